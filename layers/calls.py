@@ -5,10 +5,10 @@ Every mistake is refused with the layer's name.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from partita.layers.example_weights import weights_of
 from partita.layers.graph import Grid
 from partita.layers.layer import Layer, Placeholder
 from partita.layers.losses import Loss
@@ -76,12 +76,12 @@ def bound_targets(
     scores = sources[0].shape
     try:
         shape, classes = loss.target(scores)
-        weights = (math.prod(loss.shape((scores,))),)
+        weights = weights_of(loss, scores)
     except ValueError as error:
         raise ValueError(f"{loss.kind} '{name}': {error}") from error
     bound = Placeholder(shape, "target", classes, loss.ignored)
     found: dict[str, Grid] = {}
-    for given, layer in zip(targets, (bound, Placeholder(weights, "target")), strict=False):
+    for given, layer in zip(targets, (bound, weights), strict=False):
         target = grids[given.name]
         taken = len({one.name for one in targets}) < len(targets) or any(
             target.name in grid.sources for grid in grids.values()

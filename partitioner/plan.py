@@ -303,15 +303,16 @@ class Plan:
 
     def for_prediction(self) -> Self:
         """The same plan without losses and targets, for predictions."""
-        graph = self.graph.without_losses()
+        return self.of_graph(self.graph.without_losses())
+
+    def of_graph(self, graph: Graph) -> Self:
+        """The same cut of a network with other targets, or without losses."""
         pieces = tuple(piece for piece in self.pieces if piece.layer in graph)
         return replace(self, graph=graph, ownership=replace(self.ownership, graph=graph, pieces=pieces))
 
     def made_of(self, origin: ModuleState) -> Self:
         """The same plan, of a network that was made of a module with this state dict."""
-        graph = replace(self.graph, origin=origin)
-        ownership = replace(self.ownership, graph=graph)
-        return replace(self, graph=graph, ownership=ownership, lowered=self.lowering)
+        return replace(self.of_graph(replace(self.graph, origin=origin)), lowered=self.lowering)
 
     def draw(
         self, path: str | Path, *, layer: str | None = None, nodes: Sequence[Shape | int] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from typer import Option as TyperOption
 
@@ -60,6 +60,12 @@ Logs: TypeAlias = Annotated[
 ]
 Validation: TypeAlias = Annotated[bool, TyperOption(help="Evaluate the held-out data during the run.")]
 
+DataPattern: TypeAlias = Annotated[
+    str | None,
+    TyperOption("--data", help="Files to train on, as 'shards/*.npz', in the place of the file's data()."),
+]
+HeldOut: TypeAlias = Annotated[str | None, TyperOption(help="Files to hold out, likewise.")]
+
 _LOGGERS: Final[Mapping[str, Callable[[str], Logger]]] = {
     "csv": CSVLog,
     "jsonl": JSONLinesLog,
@@ -76,6 +82,8 @@ def train(
     driver: ByHand,
     run: ByHand,
     place: OnOptions,
+    data: DataPattern = None,
+    held_out: HeldOut = None,
     validation: Validation = False,
     log: Logs = None,
     save: Annotated[Path | None, TyperOption(help="Write the parameters as a safetensors file.")] = None,
@@ -83,7 +91,8 @@ def train(
     """Trains the network on processes of this machine, or on other machines."""
     with used(place) as on:
         watch = Watch(validation, tuple(map(logger, log or ())))
-        train_on(on, file, machines, planning=planning, driver=driver, run=run, watch=watch, save=save)
+        settings: Any = {"planning": planning, "driver": driver, "run": run, "watch": watch, "save": save}
+        train_on(on, file, machines, patterns=Patterns(data, held_out), **settings)
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,21 @@ class Watch:
 
     validates: bool
     loggers: tuple[Logger, ...]
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """The options that name files of data."""
+
+    data: str | None
+    held_out: str | None
+
+    def found(self, users: UserFile) -> tuple[Data, Data | None]:
+        """Returns the data to train on, and to hold out: of files, or else of the user's `data()`."""
+        if self.data is not None:
+            return self.data, self.held_out
+        data, held_out = users.data()
+        return data, held_out if self.held_out is None else self.held_out
 
 
 def logger(text: str) -> Logger:
@@ -125,6 +149,7 @@ def train_on(
     driver: ByHand,
     run: ByHand,
     watch: Watch,
+    patterns: Patterns,
     save: Path | None,
 ) -> None:
     """Trains, and reports what it has come to."""
@@ -134,11 +159,14 @@ def train_on(
         # Whole minibatches overlap, unless both are asked for.
         planning = replace(planning, micro_batches=1)
     plan = planning.plan(users.network(), machines)
-    data, held_out = users.data()
+    data, held_out = patterns.found(users)
     check_end(plan, held_out, save)
     print(plan_table(plan, width=terminal_width()), flush=True)
     if watch.validates and held_out is None:
-        raise ValueError("--validation needs held-out data; let data() of the file return (data, held_out)")
+        raise ValueError(
+            "--validation needs held-out data; give --held-out, or let data() of the file return "
+            "(data, held_out)"
+        )
     given = {"checkpoints": f"{file.stem}.checkpoints", **values_of(RUN, run), "callbacks": watch.loggers}
     given |= {"validation": held_out} if watch.validates else {}
     if on is not None:

@@ -30,6 +30,14 @@ class Naming:
             for name, fields in self.fields.items()
         }
 
+    def keeping(self, dataset: Dataset, names: Collection[str]) -> Naming:
+        """Returns these and further fields, under their own names. Raises DataError where one is missing."""
+        for name in names:
+            if name not in dataset.fields:
+                has = ", ".join(map(repr, dataset.fields))
+                raise DataError(f"the data has no '{name}', which sample_weight names; it has {has}")
+        return Naming({**{name: (name,) for name in names}, **self.fields})
+
     def of(self, names: Collection[str]) -> Naming:
         """Returns these names alone."""
         return Naming({name: fields for name, fields in self.fields.items() if name in names})

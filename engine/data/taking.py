@@ -49,7 +49,14 @@ class Taken:
     once: Iterator[Any] | None = None
 
 
-def taken_of(given: Any, wanted: Sequence[Grid], *, batch: int, others: Collection[str] = ()) -> Taken | None:
+def taken_of(
+    given: Any,
+    wanted: Sequence[Grid],
+    *,
+    batch: int,
+    others: Collection[str] = (),
+    kept: Collection[str] = (),
+) -> Taken | None:
     """Finds out what was handed over; None where it is no data.
 
     Args:
@@ -57,6 +64,7 @@ def taken_of(given: Any, wanted: Sequence[Grid], *, batch: int, others: Collecti
         wanted: the inputs, and the targets that are needed, in their order.
         batch: examples of a minibatch.
         others: names of further inputs and targets.
+        kept: names of further columns that are read.
 
     Raises:
         ValueError: it is of a kind that cannot be used as it is.
@@ -72,7 +80,9 @@ def taken_of(given: Any, wanted: Sequence[Grid], *, batch: int, others: Collecti
         tensors = dict(zip((grid.name for grid in wanted), data.tensors, strict=False))
         return Taken(loader, columns=tensors)
     if _is_frame(data):
-        return Taken(loader, columns=_of_frame(data, wanted, others, transforms=bool(loader.transforms)))
+        return Taken(
+            loader, columns=_of_frame(data, wanted, others, kept, transforms=bool(loader.transforms))
+        )
     if isinstance(data, str | Path):
         return Taken(loader, dataset=_of_pattern(data))
     if isinstance(data, Iterator):
@@ -141,7 +151,7 @@ def _is_frame(data: Any) -> bool:
 
 
 def _of_frame(
-    frame: Any, wanted: Sequence[Grid], others: Collection[str], *, transforms: bool
+    frame: Any, wanted: Sequence[Grid], others: Collection[str], kept: Collection[str], *, transforms: bool
 ) -> dict[str, Any]:
     """Returns the columns of a frame, joined to the inputs."""
     columns = {}
@@ -151,7 +161,8 @@ def _of_frame(
             values = np.stack([np.asarray(value) for value in values])
         columns[str(name)] = values
     table = Columns({name: HeldArray(values) for name, values in columns.items()})
-    return naming_of(table, wanted, others=others, transforms=transforms).named(columns)
+    naming = naming_of(table, wanted, others={*others, *kept}, transforms=transforms)
+    return naming.keeping(table, kept).named(columns)
 
 
 def _of_pattern(pattern: str | Path) -> Dataset:

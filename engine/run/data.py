@@ -18,6 +18,8 @@ from partita.engine.data.naming import naming_of
 from partita.engine.data.prepared import Prepared
 from partita.engine.data.rows import place_of
 from partita.engine.data.taking import portable, taken_of
+from partita.engine.data.transforms import Transform
+from partita.engine.data.weighing import Weighing
 from partita.engine.files.access import HostFiles
 from partita.engine.files.host_files import Files
 from partita.engine.files.sources import ArrayFile, DataSource
@@ -129,6 +131,7 @@ def run_data(
     seed: int = 0,
     ignored: Collection[str] | None = None,
     here: bool = False,
+    weighing: Weighing | None = None,
     note: Callable[[str], object] = lambda line: None,
 ) -> RunData:
     """Takes data of any kind for a run.
@@ -143,6 +146,7 @@ def run_data(
         seed: of transforms.
         ignored: see `check_data`.
         here: whether this process alone reads the data, in the order in which it lies.
+        weighing: how weights of examples are made, which are none of the network's targets.
         note: called with a line where data is copied.
 
     Raises:
@@ -151,29 +155,39 @@ def run_data(
     """
     names = [*graph.inputs, *(graph.targets if targets else ())]
     others = {grid.name for grid in (*graph.inputs, *graph.targets)} | set(ignored or ())
-    taken = taken_of(data, names, batch=batch, others=others)
+    kept = () if weighing is None else weighing.columns
+    taken = taken_of(data, names, batch=batch, others=others, kept=kept)
     if taken is None:
         _wanted(graph, data, targets=targets, ignored=ignored)
         raise AssertionError("only a mapping passes")
     loader = taken.loader
     if taken.columns is not None:
         if not loader.transforms:
-            _wanted(graph, taken.columns, targets=targets, ignored=ignored)
-        found = _columns(names, taken.columns, precision, free=bool(loader.transforms))
+            _wanted(
+                graph, taken.columns, targets=targets, ignored={*(ignored or ()), *kept} if kept else ignored
+            )
+        found = _columns(names, taken.columns, precision, kept=kept, free=bool(loader.transforms))
         dataset: Dataset = found.columns
         is_held = not found.sources if here else not found.is_read_ahead
-        if is_held and (loader.is_plain or (here and not loader.transforms)):
-            return RunData(found.arrays, found.sources)
+        is_taken = is_held and (loader.is_plain or (here and not loader.transforms))
+        if is_taken and (weighing is None or found.has(weighing.reads)):
+            return RunData(found.weighed(weighing, {grid.name for grid in names}), found.sources)
     else:
         found, dataset = _Found(), portable(taken, folder, note)
         if not dataset.examples:
             raise ValueError("the data has no examples; give at least one")
+    naming = naming_of(dataset, names, others={*others, *kept}, transforms=bool(loader.transforms))
+    transforms: tuple[Transform, ...] = loader.transforms
+    if weighing is not None:
+        weighing.check(dataset.examples)
+        naming, transforms = naming.keeping(dataset, kept), (*transforms, weighing)
+        names += weighing.grids
     prepared = Prepared(
         dataset,
-        naming_of(dataset, names, others=others, transforms=bool(loader.transforms)),
+        naming,
         tuple(names),
         precision,
-        transforms=loader.transforms,
+        transforms=transforms,
         ordering=loader.ordering(dataset),
         workers=loader.workers,
         processes=loader.processes,
@@ -197,20 +211,40 @@ class _Found:
         """All of them, to be read in this process."""
         return Columns({name: HeldArray(array) for name, array in self.arrays.items()} | self.sources)
 
+    def has(self, names: Collection[str]) -> bool:
+        """Returns whether all of these are arrays in memory."""
+        return self.arrays.keys() >= set(names)
 
-def _columns(wanted: Sequence[Grid], data: Mapping[str, Any], precision: str, *, free: bool) -> _Found:
+    def weighed(self, weighing: Weighing | None, names: Collection[str]) -> dict[str, Array]:
+        """Returns the arrays of these names, and the weights of all examples. Raises DataError."""
+        if weighing is None:
+            return self.arrays
+        weighing.check(self.columns.examples)
+        made = weighing.of_columns(self.arrays)
+        return {name: array for name, array in self.arrays.items() if name in names} | made
+
+
+def _columns(
+    wanted: Sequence[Grid],
+    data: Mapping[str, Any],
+    precision: str,
+    *,
+    kept: Collection[str] = (),
+    free: bool,
+) -> _Found:
     """Takes arrays and sources. `free`: transforms follow, which may take any, and are checked later."""
     grids, found = {grid.name: grid for grid in wanted}, _Found()
-    for name in data if free else grids:
+    for name in data if free else [*grids, *(one for one in kept if one in data and one not in grids)]:
         one = _column(name, data[name])
         if not isinstance(one, DataSource):
-            found.arrays[name] = one if free else check_whole_array(grids[name], one, precision)
+            unchecked = free or name not in grids
+            found.arrays[name] = one if unchecked else check_whole_array(grids[name], one, precision)
             continue
         found.sources[name] = one
         n_bytes = math.prod(one.shape) * np.dtype(one.dtype).itemsize
         is_large = isinstance(data[name], Files) and n_bytes > _CHECKED_BYTES
         found.is_read_ahead |= is_large or isinstance(one, ArrayFile)
-        if not free:
+        if not free and name in grids:
             _check_source(grids[name], one if is_large else data[name], precision)
     lengths = {name: len(array) for name, array in found.arrays.items()}
     _check_lengths(lengths | {name: source.shape[0] for name, source in found.sources.items()})

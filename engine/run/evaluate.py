@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from partita.engine.data.weighing import ClassWeight, SampleWeight, weighing_of
 from partita.engine.launch.on import On
 from partita.engine.run.arrays import Array
 from partita.engine.run.data import Data
@@ -30,6 +31,8 @@ def evaluate(
     timeout_s: float = 300.0,
     show: Show = "auto",
     metrics: Sequence[Metric] = (),
+    sample_weight: SampleWeight | None = None,
+    class_weight: ClassWeight | None = None,
 ) -> Evaluation:
     """Computes the mean loss and accuracy of a network, and further metrics.
 
@@ -44,6 +47,8 @@ def evaluate(
         show: how progress is shown, as in `train`, if it lasts.
         metrics: figures such as `[TopK(5)]`. The scores that they need come to this process, so that they may
             be cut in any way.
+        sample_weight: factors of the losses, see `train`. Accuracy and metrics count examples alike.
+        class_weight: factors of the loss by label, see `train`.
 
     Raises:
         ValueError: `run` is no run, the network has no loss, or the data or a metric does not fit it.
@@ -52,11 +57,12 @@ def evaluate(
     _check_run(run, "evaluate")
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
-    figures = Figures(run.plan.graph, check_metrics(metrics))
-    reported, graph = figures.reported, run.plan.graph
+    graph, weighing = weighing_of(run.plan.graph, sample_weight, class_weight)
+    figures = Figures(graph, check_metrics(metrics))
+    plan, reported = run.plan if weighing is None else run.plan.of_graph(graph), figures.reported
     scores = tuple(dict.fromkeys(graph[one.loss].sources[0] for one in reported.metrics))
-    session = partial(SharedSession, run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
-    with minibatches_of(run.plan, data, scores, targets=True) as given:
+    session = partial(SharedSession, plan, run.parameters, hosts=hosts, timeout_s=timeout_s)
+    with minibatches_of(run.plan, data, scores, targets=True, weighing=weighing) as given:
         for number, (step, real) in enumerate(_steps(session, given, "evaluating", show, replicas=replicas)):
             if reported.metrics:
                 collected = {name: np.moveaxis(step.collected[name], -1, 0)[:real] for name in scores}

@@ -18,6 +18,7 @@ from typing_extensions import override
 from partita.engine.data.ahead import ReadAhead
 from partita.engine.data.conversion import has_labels
 from partita.engine.data.prepared import Prepared
+from partita.engine.data.weighing import Weighing
 from partita.engine.drivers.evaluate import Evaluate
 from partita.engine.drivers.session import Steps
 from partita.engine.files.access import HostFiles
@@ -144,6 +145,7 @@ def minibatches_of(
     *,
     targets: bool,
     ignored: Collection[str] | None = None,
+    weighing: Weighing | None = None,
 ) -> Iterator[Minibatches]:
     """Yields the minibatches of data of any kind, in the order in which it lies.
 
@@ -153,6 +155,7 @@ def minibatches_of(
         collect: see `Minibatches`.
         targets: whether the losses need theirs.
         ignored: see `check_data`.
+        weighing: see `run_data`.
 
     Raises:
         ValueError: the data does not fit the network.
@@ -167,6 +170,7 @@ def minibatches_of(
             folder=Path(folder),
             ignored=ignored,
             here=True,
+            weighing=weighing,
         )
         with closing(_minibatches(taken, plan, tuple(collect))) as found:
             yield found
@@ -177,7 +181,10 @@ def _minibatches(data: RunData, plan: Plan, collect: tuple[str, ...]) -> Minibat
         return PreparedMinibatches({}, plan.batch, collect, prepared=data.prepared)
     grids = {grid.name: grid for grid in (*plan.graph.inputs, *plan.graph.targets)}
     precision = master(plan.precision)
-    types = {name: np.dtype(np.int64) if has_labels(grids[name]) else precision for name in data.arrays}
+    types = {
+        name: np.dtype(np.int64) if name in grids and has_labels(grids[name]) else precision
+        for name in data.arrays
+    }
     return Minibatches(data.arrays, plan.batch, collect, types)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from partita.engine.data.weighing import weighing_of
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.trainers import trainers
 from partita.engine.files.temporary import temporary_folder
@@ -52,6 +53,7 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         begin(arguments.place)
     plan, initial = initial_of(arguments.plan, arguments.initial)
     given = replace(arguments, plan=plan, initial=initial)
+    graph, weighing = weighing_of(plan.graph, given.sample_weight, given.class_weight)
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
@@ -64,13 +66,14 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             batch=plan.batch,
             folder=folder,
             seed=given.seed,
+            weighing=weighing,
             note=_noted(given.show),
         )
         metrics, timeout_s = tuple(given.metrics), given.instruction_timeout_s
         data, held_out = divided(given, data, folder, _noted(given.show))
         validation = None if held_out is None else validation_data(plan, held_out, folder, metrics)
         job = Job(
-            plan,
+            plan if weighing is None else plan.of_graph(graph),
             given.seed,
             data.arrays,
             folder,
@@ -96,7 +99,8 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
         first = 0 if given.resume else _first_checkpoint(job, caller, overwrite=given.overwrite)
         job.write(initial)
         with ending(callbacks) as found:
-            found.append(_run(trainings[begun:], given, first_checkpoint=first))
+            run = _run(trainings[begun:], given, first_checkpoint=first)
+            found.append(run if weighing is None else replace(run, plan=run.plan.of_graph(plan.graph)))
     return found[0]
 
 

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
+from partita.engine.data.weighing import ClassWeight, SampleWeight, weighing_of
 from partita.engine.drivers.driver import Driver
 from partita.engine.files.stores import CheckpointStore, store_of
 from partita.engine.launch.on import On, on_of
@@ -75,6 +76,11 @@ class TrainArguments(Arguments):
             sent on this network may do so.
         metrics: figures that are reported beside the loss, such as `[TopK(5), MeanAbsoluteError()]`: in the
             progress, the history and the records. Accuracy is always reported for losses with labels.
+        sample_weight: factors of the losses of examples: an array with a number for each, or for each of its
+            positions; or the name of a column of the data. The loss is the sum of the weighted losses,
+            divided by the number of examples. Validation, accuracy and metrics count examples alike.
+        class_weight: factors of the loss by label, as `{0: 1.0, 1: 5.0}`; 1 for labels that are not named.
+            For a network with one loss over labels. Both factors are multiplied.
         watch: write what the run does to a file that can be followed (`partita watch`): where the steps
             of each machine go, who waits for whom, progress, memory, events. True: `records-1.jsonl` (or
             the next number) in the folder of checkpoints, or in a temporary one, whose name is shown; or
@@ -124,8 +130,8 @@ class TrainArguments(Arguments):
         "weighted_metrics": ("metrics",),
         "loss": "the loss is the network's: net.loss = SoftmaxCrossEntropy()(scores, net.target(...))",
         "loss_weights": "weights are the network's: net.loss = loss + 0.3 * other",
-        "class_weight": "it is an argument of the loss: SoftmaxCrossEntropy(weight=...)",
-        "sample_weight": "it is a target of the loss: Loss()(scores, target, sample_weight=net.target(...))",
+        "sample_weights": ("sample_weight",),
+        "class_weights": ("class_weight",),
         "checkpoint_every": ("checkpoint_every_s",),
     }
 
@@ -150,6 +156,8 @@ class TrainArguments(Arguments):
     trusted_network: bool = False
     on_record: OnRecord | None = None
     metrics: Sequence[Metric] = ()
+    sample_weight: SampleWeight | None = None
+    class_weight: ClassWeight | None = None
     validation: Data | float | None = None
     validate_every: int | None = None
     validate_every_s: float | None = None
@@ -197,6 +205,7 @@ class TrainArguments(Arguments):
         check_choice(self.show, "show is", get_args(Show))
         object.__setattr__(self, "metrics", check_metrics(self.metrics))
         ReportedSums.of(graph, self.metrics).check(self.plan)
+        weighing_of(graph, self.sample_weight, self.class_weight)
 
     @property
     def store(self) -> CheckpointStore | None:

@@ -82,7 +82,8 @@ def divided(
     chosen = np.zeros(examples, bool)
     chosen[np.random.default_rng([given.seed, 2]).permutation(examples)[:held]] = True
     rest = RunData({name: array[~chosen] for name, array in data.arrays.items()})
-    return rest, RunData({name: array[chosen] for name, array in data.arrays.items()})
+    own = {name: array for name, array in data.arrays.items() if name in plan.graph}  # and no weights
+    return rest, RunData({name: array[chosen] for name, array in own.items()})
 
 
 def validation_data(plan: Plan, given: RunData, folder: Path, metrics: tuple[Metric, ...]) -> ValidationData:

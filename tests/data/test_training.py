@@ -60,6 +60,19 @@ def test_streams_train_in_windows(on_threads: object) -> None:
     assert_same(dict(found.parameters), dict(run.parameters))
 
 
+def test_weights_of_examples_are_those_of_arrays(tmp_path: Path, on_threads: object) -> None:
+    """By their numbers, or by a column, whatever the data is; and after transforms."""
+    weights, by_label = np.linspace(0.2, 2.0, kinds.EXAMPLES), {0: 3.0, 2: 0.5}
+    given: dict[str, Any] = {"sample_weight": weights, "class_weight": by_label}
+    expected = trained(kinds.ARRAYS, **given)
+    assert any((values != trained(kinds.ARRAYS)[name]).any() for name, values in expected.items())
+    np.savez(tmp_path / "all.npz", picture=kinds.PICTURES, digit=kinds.DIGITS, cost=weights)
+    columns = {"picture": kinds.PICTURES, "digit": kinds.DIGITS, "cost": weights}
+    assert_same(trained(Loader(kinds.Pairs(), workers=2), **given), expected)
+    for data in (str(tmp_path / "all.npz"), Loader(columns, workers=2), Loader(columns, transform=dict)):
+        assert_same(trained(data, **given | {"sample_weight": "cost"}), expected)
+
+
 @pytest.mark.parametrize("machines", [1, 2])
 def test_sandblaster(machines: int, on_threads: object) -> None:
     records: list[Record] = []

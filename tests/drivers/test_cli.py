@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.numpy
 from typer.main import get_command
@@ -227,6 +228,32 @@ def test_a_run_is_validated_logged_and_limited(
     rows = [line.split(",")[:2] for line in (tmp_path / "log.csv").read_text().splitlines()]
     assert [row for row in rows if row[0] == "validation"] == [["validation", "8"], ["validation", "12"]]
     assert (tmp_path / "log.jsonl").read_text().count('"kind":"validation"') == 2
+
+
+def test_files_are_trained_on_in_the_place_of_the_files_data(
+    partita: Partita, tmp_path: Path, on_threads: list[WatchedThreads]
+) -> None:
+    (tmp_path / "net.py").write_text("from tests.faults.toy import network\n")
+    for number, given in enumerate((toy.data(20), toy.data(12), toy.data(8))):
+        np.savez(tmp_path / f"{number}.npz", **given)
+    asked = [
+        "--machines",
+        "1",
+        "--batch",
+        "8",
+        "--epochs",
+        "1",
+        "--replicas",
+        "1",
+        "--log",
+        "jsonl:log.jsonl",
+    ]
+    ended = partita("train", "net.py", *asked, "--data", "[01].npz", "--held-out", "2.npz", "--validation")
+    assert ended.code == 0, ended.err
+    assert "trained 4 steps" in ended.out and "held-out: loss" in ended.out
+    assert (tmp_path / "log.jsonl").read_text().count('"kind":"validation"') == 1
+    ended = partita("train", "net.py", *asked, "--data", "none/*.npz", "--overwrite")
+    assert_one_sentence(ended, "none/*.npz")
 
 
 @pytest.mark.parametrize(
