@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from partita.engine.data.pictures import Pictures
     from partita.engine.data.stream import Stream
     from partita.engine.data.transforms import ChannelsLast, HorizontalFlip, Normalize, PerExample, RandomCrop
+    from partita.engine.drivers.admm import ADMM
     from partita.engine.drivers.all_reduce import AllReduce
+    from partita.engine.drivers.diloco import DiLoCo
     from partita.engine.drivers.downpour import Downpour
+    from partita.engine.drivers.dynamic_averaging import DynamicAveraging
+    from partita.engine.drivers.local_sgd import LocalSGD, ParameterAveraging
     from partita.engine.drivers.sandblaster import Sandblaster
     from partita.engine.files.host_files import Files
     from partita.engine.files.sources import DataSource
@@ -97,6 +101,7 @@ else:
     __getattr__ = names_of(__name__, __file__)
 
 __all__ = [
+    "ADMM",
     "LAMB",
     "LARS",
     "LBFGS",
@@ -116,10 +121,12 @@ __all__ = [
     "Damped",
     "DataSource",
     "Dataset",
+    "DiLoCo",
     "Direction",
     "DirectionGenerator",
     "Downpour",
     "Draws",
+    "DynamicAveraging",
     "EarlyStopping",
     "Environment",
     "Evaluation",
@@ -139,6 +146,7 @@ __all__ = [
     "LineSearchMethod",
     "LinearWarmup",
     "Loader",
+    "LocalSGD",
     "Log",
     "MLflowLog",
     "MeanAbsoluteError",
@@ -153,6 +161,7 @@ __all__ = [
     "Objective",
     "Optimizer",
     "Outcome",
+    "ParameterAveraging",
     "Parquet",
     "PartitionedModule",
     "PerExample",

@@ -12,7 +12,17 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, Literal, get_type_hints
 
 from partita.engine.cli.fields import ByHand, Option, options_of, written
-from partita.engine.drivers import AllReduce, Downpour, Driver, Sandblaster
+from partita.engine.drivers import (
+    ADMM,
+    AllReduce,
+    DiLoCo,
+    Downpour,
+    Driver,
+    DynamicAveraging,
+    LocalSGD,
+    ParameterAveraging,
+    Sandblaster,
+)
 from partita.engine.methods import LBFGS, GradientDescent, Method, NonlinearCG
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.compression.options import COMPRESSORS, make_compressor
@@ -24,6 +34,11 @@ DRIVERS: Final[Mapping[str, type[Driver]]] = {
     "downpour": Downpour,
     "sandblaster": Sandblaster,
     "all-reduce": AllReduce,
+    "local-sgd": LocalSGD,
+    "parameter-averaging": ParameterAveraging,
+    "diloco": DiLoCo,
+    "dynamic-averaging": DynamicAveraging,
+    "admm": ADMM,
 }
 """Every driver, by its name on the command line."""
 

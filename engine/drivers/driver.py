@@ -92,6 +92,11 @@ class Driver(Arguments):
         return False
 
     @property
+    def reshuffles(self) -> bool:
+        """Returns whether each epoch has another order of the examples. Without shards only."""
+        return True
+
+    @property
     def kept_vectors(self) -> Mapping[str, Kept]:
         """The vectors that replicas without shards keep beside the parameters, each as long as these."""
         return {}

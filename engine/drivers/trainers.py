@@ -132,6 +132,7 @@ class JoinedTrainer(Trainer):
             first_step=min(self.done),
             precision=job.precision,
             sharded=driver.is_sharded,
+            reshuffles=driver.reshuffles,
             kept=driver.kept_vectors,
             scratch=driver.scratch_vectors,
         )

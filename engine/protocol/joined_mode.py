@@ -177,6 +177,7 @@ class JoinedMode(WorkMode):
             until=leased.stop,
             copies=agreed.copies,
             scale=self._scale,
+            points=agreed.points,
         )
         self._views = tuple(
             replace(self._view, places=self._places(change.members, machine))

@@ -65,6 +65,7 @@ class JoinedWork(Work):
     Attributes:
         stage: of the part.
         step: steps that its state holds; None while another one's state replaces it.
+        points: safe points of that state, after the first one of its step.
     """
 
     carries: ClassVar[tuple[type, ...]] = (a.Compute, a.Apply, a.Combine, a.SafePoint)
@@ -80,6 +81,7 @@ class JoinedWork(Work):
         """
         self.stage = Stage.PAUSED
         self.step: int | None = seat.step
+        self.points = seat.points
         self._exchanges: Final = Exchanges(seat, retry_s=retry_s)
         self.others = (self._exchanges,)
         self._seat: Final = seat
@@ -93,6 +95,7 @@ class JoinedWork(Work):
         self._updates = False  # the parameters are changing
         self._completes = False  # after a pause: it can end the step under way without other replicas
         self._changed = False  # since the last safe point: the state is of no step
+        self._computes = False  # since the last safe point: so the next one is of another step
         self._combined = False  # the same, by a program that may not exchange before its next safe point
         self._alone = False  # the state is this replica's, not that of all
         self._joins = False  # from the next safe point on it is that of all
@@ -218,7 +221,9 @@ class JoinedWork(Work):
         return isinstance(action, ExchangeAction | a.Apply)
 
     def _paused(self, view: int) -> Send:
-        return Send(COORDINATOR, rm.Paused(view, self.step, self._completes, self._alone))
+        within = self._completes and not self._computes
+        answer = rm.Paused(view, self.step, self._completes, self._alone, self.points, within)
+        return Send(COORDINATOR, answer)
 
     def _publish(self, view: rm.View, now: float) -> Iterator[Any]:
         if self._view is not None and view.number <= self._view.number:
@@ -238,7 +243,8 @@ class JoinedWork(Work):
         view = self._view
         if self.stage is not Stage.REACHING or view is None or self._revision < view.directory:
             return ()
-        if self.step is not None and self.step < view.step and not self._receives(view):
+        is_behind = self.step is not None and (self.step, self.points) < (view.step, view.points)
+        if is_behind and not self._receives(view):
             # Another part of this replica has the state, so this one has all that its update needs.
             assert self._completes, (self.running.action, view)
             self.stage, self._completes = Stage.COMPLETING, False
@@ -265,15 +271,14 @@ class JoinedWork(Work):
         if self.stage is not Stage.COPYING or view is None or not self._exchanges.complete:
             return
         if self.step is None:
-            self.step = view.step
+            self.step, self.points = view.step, view.points
             yield StateReceived(view.step)
-        assert self.step == view.step, (self.step, view)
+        assert (self.step, self.points) == (view.step, view.points), (self.step, self.points, view)
         self.stage = Stage.AT_WORK
         self._scale = view.scale
         self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
         self._reports.begin(now)
-        self._changed = self._combined = False
-        yield from self._save_if_there()
+        self._changed = self._combined = self._computes = False
 
     # Actions.
 
@@ -321,7 +326,8 @@ class JoinedWork(Work):
         """Begins an action, and returns its effects."""
         match action:
             case a.Compute():
-                return [self._compute(action)]
+                computes = self._compute(action)
+                return [*self._save_if_there(), computes]
             case a.Apply():
                 self._changed = self._updates = True
                 return [self._update(action)]
@@ -349,7 +355,7 @@ class JoinedWork(Work):
                 "step of me.steps() once, in its turn"
             )
         self._exchanges.begin_step()
-        self.computing = self._number
+        self.computing, self._computes = self._number, True
         self._number += 1
         place = member.position, member.rank, member.replicas
         return RunStep(self.computing, step, *place, action.alone)
@@ -364,8 +370,9 @@ class JoinedWork(Work):
         self._changed = self._combined = False
         self._exchanges.begin_step()
         self._alone, self._joins = self._alone and not self._joins, False
+        self._computes = False
         if self.stage is Stage.COMPLETING:
-            self.step = step
+            self._reach(step)
             if self._pausing is not None:
                 yield from self._freeze()
                 self.running.drop()
@@ -373,26 +380,31 @@ class JoinedWork(Work):
                 assert self._view is not None
                 yield from self._copy_states(self._view, now)
             return
-        if step != self.step:
-            self.step = step
-            if self._reports.settle(step, now):
-                yield from self._reports.send(step, now)
-        yield from self._save_if_there()
+        if self._reach(step) and self._reports.settle(step, now):
+            yield from self._reports.send(step, now)
         if self._pausing is not None:
             yield from self._freeze()
 
-    def _finish(self, now: float) -> Iterator[Send]:
+    def _reach(self, step: int) -> bool:
+        """Notes a safe point after so many steps. Returns whether it is the first one there."""
+        is_first = step != self.step
+        self.step, self.points = step, 0 if is_first else self.points + 1
+        return is_first
+
+    def _finish(self, now: float) -> Iterator[Any]:
         if self.stage is Stage.COMPLETING:
             raise RuntimeError("the driver's program ends without a safe point after its last update")
         assert self.step is not None
         self.stage = Stage.DONE
+        yield from self._save_if_there()
         yield from self._reports.send(self.step, now)
         if self._pausing is not None:
             yield from self._freeze()
 
     def _save_if_there(self) -> list[Any]:
-        """Begins the file that the coordinator asked for, if the state is that of its step."""
-        return [] if self.step is None or self._changed else self._saves.at(self.step)
+        """Begins the file that the coordinator asked for, if the state is the last one of its step."""
+        is_last = self._computes or self.stage is Stage.DONE
+        return self._saves.at(self.step) if self.step is not None and is_last and not self._changed else []
 
     def waits(self) -> Iterator[tuple[str, str]]:
         """Yields (host, what) that the part gets no further without."""

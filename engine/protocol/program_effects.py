@@ -264,6 +264,7 @@ class PartSeat:
             the optimizers.
         item_bytes: bytes of a number in all of them; "dots" has eight.
         step: steps done in the state that the process starts from.
+        points: safe points of it, after the first one of its step: a checkpoint has the last state of one.
     """
 
     replica: int
@@ -277,6 +278,7 @@ class PartSeat:
     state: tuple[str, ...] = ("parameters",)
     item_bytes: int = 4
     step: int = 0
+    points: int = 0
 
     @property
     def name(self) -> str:

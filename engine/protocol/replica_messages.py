@@ -18,14 +18,17 @@ class Pause(MessageStruct, frozen=True, tag=True):
 class Paused(MessageStruct, frozen=True, tag=True):
     """A part does nothing until the view is published. It has the state after `step` steps.
 
-    None: it has none, because it was receiving one. `completes`: it can do the step after these without other
-    replicas. `alone`: its replica has made the state alone, which others do not have.
+    None: it has none, because it was receiving one. `points`: safe points of that state after the first one
+    of its step. `completes`: it can reach the next safe point without other replicas; `within`: which is of
+    the same step. `alone`: its replica has made the state alone, which others do not have.
     """
 
     view: Count
     step: Count | None
     completes: bool = False
     alone: bool = False
+    points: Count = 0
+    within: bool = False
 
 
 class StateCopy(msgspec.Struct, frozen=True, array_like=True):
@@ -50,6 +53,7 @@ class View(MessageStruct, frozen=True, tag=True):
         places: for each member, a number for where its part of the receiver's machine runs (`Peer.machine`);
             empty where each runs on its own.
         scale: factor of the learning rate.
+        points: safe points of the state that they go on from, after the first one of its step.
     """
 
     number: Count
@@ -61,6 +65,7 @@ class View(MessageStruct, frozen=True, tag=True):
     copies: tuple[StateCopy, ...] = ()
     places: tuple[Count, ...] = ()
     scale: float = 1.0
+    points: Count = 0
 
 
 class Joined(MessageStruct, frozen=True, tag=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.replica_messages import Pause, Paused, StateCopy
@@ -17,10 +18,31 @@ from partita.engine.protocol.replica_messages import Pause, Paused, StateCopy
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The state from which a view goes on: `step` steps done, and the copies that come first."""
+    """The state from which a view goes on: `step` steps done, and the copies that come first.
+
+    `points`: safe points after the first one of its step.
+    """
 
     step: int
     copies: tuple[StateCopy, ...]
+    points: int = 0
+
+
+Place: TypeAlias = tuple[int, int]
+"""The place of a state in a run: steps done, and safe points after the first one of the last of them."""
+
+_NOWHERE: Final = (-1, 0)
+
+
+def _at(answer: Paused) -> Place | None:
+    return None if answer.step is None else (answer.step, answer.points)
+
+
+def _may_reach(answer: Paused) -> Place | None:
+    """The place of the next safe point, if a part reaches it by itself."""
+    if answer.step is None or not answer.completes:
+        return None
+    return (answer.step, answer.points + 1) if answer.within else (answer.step + 1, 0)
 
 
 @dataclass(slots=True)
@@ -70,38 +92,35 @@ class ViewChange:
         """
         reached = {replica: self._reached(self._parts(replica)) for replica in self.members}
         whole = {replica: step for replica, step in reached.items() if step is not None}
-        step, of_parts = max(whole.values(), default=-1), self._reached_by_parts()
-        if of_parts > step:
+        place, of_parts = max(whole.values(), default=_NOWHERE), self._reached_by_parts()
+        if of_parts > place:
             copies = [copy for machine in range(self.machines) for copy in self._to_parts(of_parts, machine)]
-            return Agreement(of_parts, tuple(copies))
+            return Agreement(of_parts[0], tuple(copies), of_parts[1])
         if not whole:
             return None
-        sources = [replica for replica, its in whole.items() if its == step]
-        return Agreement(step, tuple(self._copies(step, sources)))
+        sources = [replica for replica, its in whole.items() if its == place]
+        return Agreement(place[0], tuple(self._copies(place, sources)), place[1])
 
-    def _reached_by_parts(self) -> int:
-        """The furthest step of a part that one of each machine has, or reaches by itself; -1: none.
+    def _reached_by_parts(self) -> Place:
+        """The furthest state of a part that one of each machine has, or reaches by itself.
 
         States that replicas have made alone do not go together.
         """
         if any(answer.alone for answer in self._answers.values()):
-            return -1
-        steps = {answer.step for answer in self._answers.values() if answer.step is not None}
-        for step in sorted(steps, reverse=True):
-            if all(self._sources(step, machine) for machine in range(self.machines)):
-                return step
-        return -1
+            return _NOWHERE
+        places = {place for answer in self._answers.values() if (place := _at(answer)) is not None}
+        for place in sorted(places, reverse=True):
+            if all(self._sources(place, machine) for machine in range(self.machines)):
+                return place
+        return _NOWHERE
 
-    def _sources(self, step: int, machine: int) -> list[int]:
-        """The replicas whose part of a machine has a step, or reaches it by itself."""
-        return [replica for replica in self.members if self._reaches(part_name(replica, machine), step)]
+    def _sources(self, place: Place, machine: int) -> list[int]:
+        """The replicas whose part of a machine has a state, or reaches it by itself."""
+        answers = ((replica, self._answers[part_name(replica, machine)]) for replica in self.members)
+        return [replica for replica, answer in answers if place in (_at(answer), _may_reach(answer))]
 
-    def _reaches(self, part: str, step: int) -> bool:
-        answer = self._answers[part]
-        return answer.step == step or (answer.step == step - 1 and answer.completes)
-
-    def _to_parts(self, step: int, machine: int) -> Iterator[StateCopy]:
-        sources = self._sources(step, machine)
+    def _to_parts(self, place: Place, machine: int) -> Iterator[StateCopy]:
+        sources = self._sources(place, machine)
         behind = [replica for replica in self.members if replica not in sources]
         for n, replica in enumerate(behind):
             yield StateCopy(machine, sources[n % len(sources)], replica)
@@ -113,20 +132,19 @@ class ViewChange:
         return [self._answers[part_name(replica, machine)] for machine in range(self.machines)]
 
     @staticmethod
-    def _reached(parts: Sequence[Paused]) -> int | None:
-        """The step that all parts of a replica have, or reach by themselves; None without a state."""
-        steps = [part.step for part in parts if part.step is not None]
-        furthest = max(steps, default=0)
-        there = [p for p in parts if p.step == furthest or (p.step == furthest - 1 and p.completes)]
+    def _reached(parts: Sequence[Paused]) -> Place | None:
+        """The state that all parts of a replica have, or reach by themselves; None without one."""
+        furthest = max((place for part in parts if (place := _at(part)) is not None), default=(0, 0))
+        there = [part for part in parts if furthest in (_at(part), _may_reach(part))]
         return furthest if len(there) == len(parts) else None
 
-    def _copies(self, step: int, sources: Sequence[int]) -> Iterator[StateCopy]:
+    def _copies(self, place: Place, sources: Sequence[int]) -> Iterator[StateCopy]:
         behind = [
             (replica, machine)
             for replica in self.members
             if replica not in sources
             for machine in range(self.machines)
-            if self._answers[part_name(replica, machine)].step != step or self._is_alone(replica)
+            if _at(self._answers[part_name(replica, machine)]) != place or self._is_alone(replica)
         ]
         turns = dict.fromkeys(range(self.machines), 0)
         for replica, machine in behind:

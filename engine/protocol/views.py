@@ -95,17 +95,49 @@ class Member:
         self.replicas: Final = len(view.members)
         self.rank: Final = view.members.index(replica)
         self.step, self.position = view.step, view.position
+        self._points: Final = view.points
         self._until: Final = view.until
         self._batches: Final = batches
         self._inside = False
 
     def steps(self) -> Iterator[int]:
         """Yields the number of each step that the replica does in this view, the next one first."""
+        return self._steps_to(None)
+
+    def rounds(self, every: int | None) -> Iterator[Iterator[int]]:
+        """Yields the steps of each round, after which the program does what ends it, with a safe point.
+
+        A round ends after the steps that `every` divides, and where the work of the view ends. What a change
+        of the view has cut off is done first: that round has the steps that were left of it, or none.
+
+        Args:
+            every: steps; None: only the end of the work ends a round.
+        """
+        has_ended = self._points > 0 or self.step == 0
+        while not has_ended or self.position < self._until:
+            is_at_end = every is not None and self.step % every == 0
+            yield iter(()) if is_at_end and not has_ended else self._steps_to(every)
+            has_ended = True
+
+    def _steps_to(self, every: int | None) -> Iterator[int]:
         while self.position < self._until:
             self._inside = True
             yield self.step
             self.step, self.position = self.reached
             self._inside = False
+            if every is not None and self.step % every == 0:
+                return
+
+    @property
+    def is_complete(self) -> bool:
+        """Returns whether all steps of the view's work are done."""
+        return not self._inside and self.position >= self._until
+
+    @property
+    def share(self) -> float:
+        """This replica's part of the examples of the step under way, from 0 to 1."""
+        first, stop = self._batches.share(self.position, self.rank, self.replicas)
+        return (stop - first) / (self._batches.after(self.position, self.replicas) - self.position)
 
     @property
     def is_last(self) -> bool:

@@ -44,6 +44,7 @@ class JoinedHands(Hands):
         first_step: the steps that the state holds which the run began with.
         precision: of the parameters, "float32" or "float64".
         sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
+        reshuffles: whether each epoch has another order of the examples.
         kept, scratch: vectors of the driver, see `Driver.kept_vectors` and `Driver.scratch_vectors`.
     """
 
@@ -55,6 +56,7 @@ class JoinedHands(Hands):
     first_step: int
     precision: str
     sharded: bool = False
+    reshuffles: bool = True
     kept: Mapping[str, Kept] = field(default_factory=dict)
     scratch: tuple[str, ...] = ()
 
@@ -66,7 +68,7 @@ class JoinedHands(Hands):
             Vectors(plan, machine),
             plan.programs_for(StepKind(gradients="whole"))[machine],
         )
-        sampler = JointSampler(batches, seed=task.seed, ordering=task.ordering)
+        sampler = JointSampler(batches, seed=task.seed, ordering=task.ordering, reshuffles=self.reshuffles)
         feed = JointFeed(task.opened(host, instructions), sampler)
         buffers = Buffers(plan, machine, instructions, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, metrics=task.metrics)
@@ -147,6 +149,7 @@ class JoinedHands(Hands):
             state=state,
             item_bytes=np.dtype(self.precision).itemsize,
             step=step,
+            points=int(step > 0),
         )
 
 

@@ -22,8 +22,11 @@ from partita.layers.box import Box
 class JointSampler:
     """The examples of each replica in a joined batch, see `JoinedBatches`."""
 
-    def __init__(self, batches: JoinedBatches, *, seed: int, ordering: Ordering = SHUFFLED) -> None:
-        """An order of all examples for each epoch."""
+    def __init__(
+        self, batches: JoinedBatches, *, seed: int, ordering: Ordering = SHUFFLED, reshuffles: bool = True
+    ) -> None:
+        """An order of all examples for each epoch; the first one for all of them unless it `reshuffles`."""
+        self._reshuffles = reshuffles
         self.batches, self.seed = batches, seed
         self._order = ordering.of(batches.examples, lambda epoch: [seed, 2, epoch])
 
@@ -36,7 +39,8 @@ class JointSampler:
 
         `rank` is the replica's index among so many.
         """
-        return self._order.at(self.epoch(position), *self.batches.share(position, rank, replicas))
+        epoch = self.epoch(position) if self._reshuffles else 0
+        return self._order.at(epoch, *self.batches.share(position, rank, replicas))
 
     def padded(self, position: int, *, rank: int, replicas: int) -> tuple[Array, int]:
         """Returns the examples padded to as many as a replica takes at most, and how many of them count."""

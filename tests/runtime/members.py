@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from partita.engine import Optimizer
+from partita.engine.drivers import Driver
 from partita.engine.files.sources import ArrayFile
 from partita.engine.numerics import master
 from partita.engine.parameters import initialise, scatter
@@ -87,6 +88,7 @@ class Members:
         optimizer: Optimizer,
         replicas: int,
         checkpoint: int | None = None,
+        driver: Driver | None = None,
         pick: Callable[[int], int] = lambda n: 0,
     ) -> None:
         files = {}
@@ -115,6 +117,9 @@ class Members:
                 first_step=0,
                 precision=precision,
                 sharded=program is sharded,
+                reshuffles=driver is None or driver.reshuffles,
+                kept={} if driver is None else driver.kept_vectors,
+                scratch=() if driver is None else driver.scratch_vectors,
             )
             task = PartTask(
                 plan=plan,
@@ -122,7 +127,7 @@ class Members:
                 replica=replica,
                 replicas=replicas,
                 shards=0,
-                program=partial(program, by=by, optimizer=optimizer),
+                program=partial(program, by=by, optimizer=optimizer) if driver is None else driver.replica,
                 data=files,
                 examples=self.examples,
                 seed=0,

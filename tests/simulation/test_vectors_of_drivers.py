@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from partita.engine import SGD, Optimizer
-from partita.engine.drivers import Driver
+from partita.engine.drivers import (
+    ADMM,
+    DiLoCo,
+    Driver,
+    DynamicAveraging,
+    LocalSGD,
+    ParameterAveraging,
+)
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Algorithm, Ring, Tree
 from partita.engine.protocol.kept_vector import Kept
+from partita.engine.protocol.view_change import ViewChange
 from partita.engine.protocol.views import Member
+from partita.engine.testing import Fault
 from partita.engine.testing.program import play_programs
 
 
@@ -52,7 +62,7 @@ class Anchored(Driver):
             yield a.SafePoint()
 
 
-SEEDS = [*range(6)]
+SEEDS = [*range(4)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -60,3 +70,32 @@ SEEDS = [*range(6)]
 def test_all_replicas_have_the_same_vectors_under_any_faults(seed: int, replicas: int) -> None:
     outcome = play_programs(Anchored(replicas=replicas), seed)
     assert outcome.violation is None, outcome
+
+
+LOCAL = [
+    (LocalSGD(replicas=3, every=2), ("parameters",)),
+    (DiLoCo(replicas=3, every=2, by=Tree()), ("parameters", "anchor")),
+    (DiLoCo(elastic=(1, 4), every=3), ("parameters", "anchor")),
+    (ParameterAveraging(replicas=2), ("parameters",)),
+    (DynamicAveraging(replicas=4, every=2, delta=0.05), ("reference",)),
+    (ADMM(replicas=3, every=2, rho=0.5, l2=0.1), ("parameters", "consensus")),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("driver", "agreed"), LOCAL, ids=lambda one: type(one).__name__)
+def test_the_end_of_a_round_is_never_half_done(driver: Driver, agreed: tuple[str, ...], seed: int) -> None:
+    outcome = play_programs(driver, seed, agreed=agreed)
+    assert outcome.violation is None, outcome
+
+
+def test_the_end_of_a_round_that_a_view_leaves_out_is_found() -> None:
+    """The rounds as they would be without what a view says of the last safe point."""
+
+    def forgets(method: Any, change: Any) -> Any:
+        return replace(method(change), points=0) if method(change) is not None else None
+
+    driver = DiLoCo(replicas=3, every=2)
+    with Fault(ViewChange, "agree", forgets).planted():
+        outcomes = (play_programs(driver, seed, agreed=("anchor",)) for seed in range(80))
+        assert any(outcome.violation is not None for outcome in outcomes)

@@ -22,7 +22,14 @@ def play_programs(
     machines: Iterable[type] = (),
     hostile: bool = False,
     keep_all: bool = False,
+    agreed: tuple[str, ...] = (),
 ) -> Outcome:
-    """Plays the programs of a driver in the schedule of a seed, see `partita.engine.testing.play`."""
-    schedule = ProgramSchedule(driver, seed, machines, part=build_part, hostile=hostile, keep_all=keep_all)
+    """Plays the programs of a driver in the schedule of a seed, see `partita.engine.testing.play`.
+
+    `agreed` names vectors that all replicas share after the second safe point of a step, to the bit, also
+    where they compute alone.
+    """
+    schedule = ProgramSchedule(
+        driver, seed, machines, part=build_part, hostile=hostile, keep_all=keep_all, agreed=agreed
+    )
     return schedule.play(seed)

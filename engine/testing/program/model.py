@@ -76,6 +76,7 @@ class ProgramModel:
         self._at: dict[ProcessId, int | None] = {}  # steps in the state of a part
         self._done: dict[tuple[int, int], set[int]] = {}  # by view and step: ranks that have computed it
         self._running: dict[int, tuple[int, int]] = {}  # by step: view and replicas
+        self._agreed: dict[tuple[int, int], dict[tuple[str, int], float]] = {}  # by step and safe point
 
     # The coordinator.
 
@@ -110,6 +111,8 @@ class ProgramModel:
             if not any(part[0] == part_name(copy.target, copy.machine) for copy in view.copies)
         ]
         require(not ahead, "V3", view, "goes back, and", ahead, "have done more")
+        for place in [place for place in self._agreed if place > (view.step, view.points)]:
+            del self._agreed[place]
         for step in [step for step in self.positions if step > view.step]:
             del self.positions[step]
             self._states.pop(step, None)
@@ -183,6 +186,18 @@ class ProgramModel:
                     vector[place] = number
         if not whole and not any(None in vector for vector in known):
             self._compare(step)
+
+    def agrees(
+        self, part: ProcessId, machine: int, place: tuple[int, int], vectors: Mapping[str, Sequence[float]]
+    ) -> None:
+        """Requires the same bits of vectors in all replicas after a further safe point of a step (R3)."""
+        if not self._writers.is_current(part) or not self._may_lead_on(part):
+            return
+        known = self._agreed.setdefault(place, {})
+        for name, numbers in vectors.items():
+            for where, number in zip(self._places[machine], numbers, strict=True):
+                held = known.setdefault((name, where), number)
+                require(held == number, "R3", part, "has", number, "in", name, "after", place, "not", held)
 
     def _may_lead_on(self, part: ProcessId) -> bool:
         """Returns whether what a part does may count: its replica has not left since the part's last view."""

@@ -44,6 +44,7 @@ def build_part(schedule: ProgramSchedule, host: SimulatedHost) -> tuple[Part, Pa
         state=names,
         item_bytes=schedule.item_bytes,
         step=step,
+        points=int(step > 0),
     )
     arithmetic.work = schedule.kind(JoinedWork)(seat, schedule.batches, retry_s=RETRY_S)
     part = schedule.kind(Part)(schedule.driver.replica, arithmetic.work, version=step)
@@ -78,6 +79,7 @@ class Gradients(PartArithmetic):
         self.schedule, self.model = schedule, schedule.model
         self._normed = False  # the program has measured norms since it computed
         self._reached: int | None = None
+        self._agreed = (0, 0)
 
     @property
     def state(self) -> tuple[tuple[float | None, ...], ...]:
@@ -155,8 +157,12 @@ class Gradients(PartArithmetic):
 
     @override
     def handled(self) -> None:
-        """Shows the model the state after another step."""
-        step = self.work.step
+        """Shows the model the state after another step, or a further safe point of one."""
+        step, points = self.work.step, self.work.points
+        if points and step is not None and (step, points) != self._agreed:
+            self._agreed = step, points
+            vectors = {name: self.body.vectors[name] for name in self.schedule.agreed}
+            self.model.agrees(self.id, self.machine, self._agreed, vectors)
         if step == self._reached:
             return
         self._reached = step

@@ -136,8 +136,10 @@ class ProgramSchedule(Schedule):
         part: Build,
         hostile: bool = False,
         keep_all: bool = False,
+        agreed: tuple[str, ...] = (),
     ) -> None:
-        """Draws the scenario; `part` builds the task of a part."""
+        """Draws the scenario; `part` builds the task of a part. For `agreed` see `play_programs`."""
+        self.agreed = agreed
         world = World(seed, keep_all=keep_all)
         self._left = 0  # steps of a state that was whole when most parts crashed
         self.driver = driver

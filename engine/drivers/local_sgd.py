@@ -1,0 +1,136 @@
+"""Local SGD and parameter averaging: replicas make steps of their own, and take the mean of their parameters.
+
+Each replica applies its optimizer to the gradient of its own examples, and exchanges nothing. A round of so
+many steps ends by the mean of the parameters of all replicas; the state of the optimizer stays each one's
+own. So a run of K steps with rounds of H sends about 1/H of the bytes of synchronous SGD.
+
+Sources: Stich, "Local SGD converges fast and communicates little", 2019 (the mean every H steps); Zinkevich
+and others, "Parallelized stochastic gradient descent", 2010 (one mean at the end: `ParameterAveraging`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from typing_extensions import override
+
+from partita.engine.drivers.driver import Driver
+from partita.engine.parameters.optimizers import SGD, Optimizer
+from partita.engine.protocol import actions as a
+from partita.engine.protocol.exchange import Algorithm, Ring
+from partita.engine.protocol.views import Member
+from partita.layers.checks import check_fields, check_whole
+
+
+@dataclass(frozen=True)
+class LocalDriver(Driver):
+    """Base of drivers whose replicas make steps of their own, in rounds.
+
+    Args:
+        replicas: copies of the network, which compute side by side. Each is cut over all machines of the
+            plan.
+        every: steps of a round. None: one round, to the end of the work.
+        by: how replicas add up vectors at the end of a round.
+        optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
+        elastic: the least and the most replicas, as under `AllReduce`.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "local_steps": ("every",),
+        "inner_steps": ("every",),
+        "sync_every": ("every",),
+        "H": ("every",),
+        "tau": ("every",),
+        "lr": "write optimizer=SGD(0.05), or another optimizer",
+        "learning_rate": "write optimizer=SGD(0.05), or another optimizer",
+        "inner": ("optimizer",),
+        "algorithm": ("by",),
+        "shards": "there are none, replicas keep the parameters; leave it out",
+    }
+
+    replicas: int = 1
+    every: int | None = 16
+    by: Algorithm = field(default=Ring())
+    optimizer: Optimizer = field(default=SGD(0.05))
+    elastic: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check_fields(self, check_whole, "replicas", of=f"{name}'s ")
+        if self.every is not None:
+            check_whole(self.every, f"{name}'s every is")
+        self._check_elastic()
+        if not isinstance(self.by, Algorithm):
+            raise ValueError(f"{name}'s by is {self.by!r}; give Ring(), Tree(), Hierarchical() or Server()")
+        if not isinstance(self.optimizer, Optimizer):
+            raise ValueError(
+                f"{name}'s optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
+            )
+        if self.optimizer.needs_norms:
+            raise ValueError(
+                f"{self.optimizer} needs the norms of whole gradients, which replicas that compute alone do "
+                "not add up; leave clip_norm out, or take AdamW in the place of LARS"
+            )
+
+    @override
+    def replica(self, me: Member) -> a.Program:
+        for steps in me.rounds(self.every):
+            yield from self.local_steps(steps)
+            yield from self.end_of_round(me)
+
+    def local_steps(self, steps: Iterator[int]) -> a.Program:
+        """Yields the actions of the steps that a replica makes alone."""
+        for step in steps:
+            yield a.Compute(step, alone=True)
+            yield a.Apply(self.optimizer)
+            yield a.SafePoint()
+
+    def end_of_round(self, me: Member) -> a.Program:
+        """Yields the actions by which replicas agree, with a safe point at the end."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how a round ends")
+
+
+@dataclass(frozen=True)
+class LocalSGD(LocalDriver):
+    """The settings of local SGD: replicas take the mean of their parameters at the end of each round.
+
+    Args:
+        replicas: copies of the network, which compute side by side. Each is cut over all machines of the
+            plan.
+        every: steps of a round. None: one round, to the end of the work.
+        by: how replicas add up vectors at the end of a round.
+        optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
+        elastic: the least and the most replicas, as under `AllReduce`.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    @override
+    def end_of_round(self, me: Member) -> a.Program:
+        yield a.AllReduce("parameters", by=self.by, mean=True)
+        yield a.SafePoint()
+
+
+@dataclass(frozen=True)
+class ParameterAveraging(LocalSGD):
+    """The settings of parallel SGD: replicas train alone, and take the mean of their parameters at the end.
+
+    Args:
+        replicas: copies of the network, which compute side by side. Each is cut over all machines of the
+            plan.
+        every: steps from one mean to the next; None: one mean, at the end.
+        by: how replicas add up parameters.
+        optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
+        elastic: the least and the most replicas, as under `AllReduce`.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    every: int | None = None
