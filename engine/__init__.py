@@ -1,12 +1,13 @@
 """Execution of a plan's programs on hosts, under a driver.
 
-`train` runs a plan under a driver: `Downpour` with an optimizer (`SGD`, `Adagrad`, `Adam` and others), whose
-learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an algorithm
-(`Ring` and others), or `Sandblaster` with a batch method (`LBFGS` and others). The result is a `Run`, which
-can be saved; callbacks such as `EarlyStopping` watch a run, and loggers such as `CSVLog` write its figures;
-`evaluate` and `predict` apply a run to data; `Session` runs single steps; a `Loader` says how data of any
-kind is read; `check_gradients` compares a layer's backward function with finite differences; `Torch` makes a
-layer of a module of PyTorch, and `from_torch` a network; `minimise` runs a batch method on any function.
+`train` runs a plan under a driver: `Downpour` with an optimizer (`SGD`, `Adagrad`, `Adam` and others),
+whose learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an
+algorithm (`Ring` and others), `Sandblaster` with a batch method (`LBFGS` and others), or `FedAvg` with
+clients. The result is a `Run`, which can be saved; callbacks such as `EarlyStopping` watch a run, and
+loggers such as `CSVLog` write its figures; `evaluate` and `predict` apply a run to data; `Session` runs
+single steps; a `Loader` says how data of any kind is read; `check_gradients` compares a layer's backward
+function with finite differences; `Torch` makes a layer of a module of PyTorch, and `from_torch` a network;
+`minimise` runs a batch method on any function.
 """
 
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from partita.engine.drivers.diloco import DiLoCo
     from partita.engine.drivers.downpour import Downpour
     from partita.engine.drivers.dynamic_averaging import DynamicAveraging
+    from partita.engine.drivers.fed_avg import FedAvg
     from partita.engine.drivers.local_sgd import LocalSGD, ParameterAveraging
     from partita.engine.drivers.sandblaster import Sandblaster
     from partita.engine.files.host_files import Files
@@ -131,6 +133,7 @@ __all__ = [
     "Environment",
     "Evaluation",
     "ExponentialDecay",
+    "FedAvg",
     "Field",
     "Files",
     "GradientCheck",

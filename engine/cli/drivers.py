@@ -19,6 +19,7 @@ from partita.engine.drivers import (
     Downpour,
     Driver,
     DynamicAveraging,
+    FedAvg,
     LocalSGD,
     ParameterAveraging,
     Sandblaster,
@@ -39,6 +40,7 @@ DRIVERS: Final[Mapping[str, type[Driver]]] = {
     "diloco": DiLoCo,
     "dynamic-averaging": DynamicAveraging,
     "admm": ADMM,
+    "fed-avg": FedAvg,
 }
 """Every driver, by its name on the command line."""
 

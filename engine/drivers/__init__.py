@@ -2,12 +2,11 @@
 
 `driver` is the base of settings, and `trainer` of a driver at work on a `job`: the data and the parameters,
 and the files that hosts read them from; `identity` has the texts by which checkpoints know a network.
-`downpour`, `sandblaster` and `all_reduce` are drivers that train; so are those whose replicas make steps of
-their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`). The driver of a `session` does
-the steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers` has the
-trainers:
-of replicas that work on their own, together, or evaluate a function; `paced` puts stops between
-the actions of a driver's coordinator.
+`downpour`, `sandblaster`, `all_reduce` and `fed_avg` are drivers that train; so are those whose replicas make
+steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`). The driver of a
+`session` does the steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers`
+has the trainers: of replicas that work on their own, together, or evaluate a function; `paced` puts stops
+between the actions of a driver's coordinator.
 """
 
 from partita.engine.drivers.admm import ADMM
@@ -16,6 +15,7 @@ from partita.engine.drivers.diloco import DiLoCo
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.dynamic_averaging import DynamicAveraging
+from partita.engine.drivers.fed_avg import FedAvg
 from partita.engine.drivers.local_sgd import LocalSGD, ParameterAveraging
 from partita.engine.drivers.sandblaster import Sandblaster
 
@@ -26,6 +26,7 @@ __all__ = [
     "Downpour",
     "Driver",
     "DynamicAveraging",
+    "FedAvg",
     "LocalSGD",
     "ParameterAveraging",
     "Sandblaster",

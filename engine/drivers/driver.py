@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
+from partita.engine.data.clients import Clients
 from partita.engine.methods import Objective
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Plan, Program, Work
@@ -39,6 +40,8 @@ class Driver(Arguments):
     """Settings of a driver, for `train`: a frozen dataclass.
 
     Without `shards`, replicas work together; with shards they work on their own. Both have an `optimizer`.
+    The steps of a driver with a `division` are rounds, in which portions of clients' data are computed
+    (`Compute(step, of=...)`).
     Replicas of a driver that `evaluates` compute units of what `coordinator(run)` evaluates: its
     actions are requests on vectors (`protocol.commands`), and it returns an `Outcome`.
     """
@@ -107,6 +110,11 @@ class Driver(Arguments):
         return ()
 
     @property
+    def division(self) -> Clients | None:
+        """The division of the data among clients; None: there are none."""
+        return None
+
+    @property
     def keepers(self) -> Durability:
         """The keepers of what shards acknowledge. Raises ValueError where the setting has no meaning."""
         return durability_of(self.durability)
@@ -130,6 +138,10 @@ class Driver(Arguments):
             )
         object.__setattr__(self, "elastic", (least, most))
         object.__setattr__(self, "replicas", most)
+
+    def step_examples(self, *, plan_batch: int, examples: int) -> int:
+        """Returns the most examples of one replica in a step. A round counts as a pass over the data."""
+        return plan_batch if self.division is None else examples
 
     def coordinator(self, run: Outline) -> Plan:
         """Yields the work of the run: all epochs at once, unless a driver says otherwise."""

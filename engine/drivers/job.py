@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from partita.engine.data.clients import Clients, Division
 from partita.engine.data.columns import Columns
 from partita.engine.data.conversion import has_labels, stored_type
 from partita.engine.data.prepared import HostData, Prepared, files_in
@@ -132,6 +133,19 @@ class Job:
         rows = max(_BLOCK_BYTES // max(array[:1].nbytes, 1), 1)
         for start in range(0, len(array), rows):
             yield np.ascontiguousarray(array[start : start + rows], dtype)
+
+    def divided(self, clients: Clients) -> Division:
+        """Divides the data among clients. Raises ValueError where it has too few examples, or no labels."""
+        if not clients.labels:
+            return clients.divided(self.examples, self.seed)
+        for name, grid in self._grids.items():
+            if has_labels(grid) and grid.shape == (1,) and name in self.arrays:
+                labels = np.asarray(self.arrays[name]).reshape(self.examples)
+                return clients.divided(self.examples, self.seed, labels)
+        raise ValueError(
+            f"{clients} needs the label of each example, and the data has no array with one for a target; "
+            "give arrays with labels, or labels=0"
+        )
 
     @property
     def precision(self) -> str:

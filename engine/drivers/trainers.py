@@ -70,11 +70,12 @@ class JoinedTrainer(Trainer):
     """A driver whose replicas work together, and keep the parameters."""
 
     def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
-        batch = job.plan.batch
-        steps = JoinedBatches(job.examples, batch).steps(0, job.examples, driver.replicas)
+        batch = driver.step_examples(plan_batch=job.plan.batch, examples=job.examples)
+        self._batches: Final = JoinedBatches(job.examples, batch, seed=job.seed, minibatch=job.plan.batch)
+        steps = self._batches.steps(0, job.examples, driver.replicas)
         super().__init__(job, driver, epochs=epochs, alone=alone, batch=batch, steps_per_epoch=steps)
         self.units_per_epoch = job.examples
-        self._batches: Final = JoinedBatches(job.examples, batch)
+        self._division: Final = None if driver.division is None else job.divided(driver.division)
         self._position = 0  # examples that a checkpoint holds
 
     @property
@@ -88,6 +89,12 @@ class JoinedTrainer(Trainer):
     @override
     def together(self) -> int:
         return self.topology.replicas
+
+    @property
+    @override
+    def inline(self) -> tuple[str, ...]:
+        is_one = self.topology.replicas == self.topology.machines == 1
+        return (part_name(0, 0),) if is_one and self.driver.inline == "all" else ()
 
     @override
     def check(self) -> None:
@@ -131,6 +138,8 @@ class JoinedTrainer(Trainer):
             initial=self.initial,
             first_step=min(self.done),
             precision=job.precision,
+            batches=self._batches,
+            division=self._division,
             sharded=driver.is_sharded,
             reshuffles=driver.reshuffles,
             kept=driver.kept_vectors,

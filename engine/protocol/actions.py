@@ -18,6 +18,22 @@ from partita.engine.protocol.commands import Iterated, Request
 
 
 @dataclass(frozen=True, slots=True)
+class Portion:
+    """A portion of the data: some examples of a client, in the order of one of its passes over its own.
+
+    Args:
+        client: the client, of those of the driver.
+        visit: its passes in this step before this one.
+        start, stop: places in the order of the pass, `[start, stop)`; at most the plan's batch.
+    """
+
+    client: int
+    visit: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """Compute the gradient of this step's minibatch into the vector "gradient". Result: None.
 
@@ -25,10 +41,12 @@ class Compute:
         step: the one that `me.steps()` has yielded.
         alone: the gradient is the mean over this replica's examples; else its share of the mean over those of
             all replicas of the view, so that their sum is that mean.
+        of: these examples in the place of the step's, and the mean over them. A step may have several.
     """
 
     step: int
     alone: bool = False
+    of: Portion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +178,23 @@ class Dots:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Copy the parameters to the driver's scratch vector "start". Result: None, at once.
+
+    Until `Restore` the step may change the parameters as often as it likes: where a view changes before that,
+    they are set back to those of "start", and the step is done anew.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Set the parameters back to those of "start", after the step's last exchange. Result: None.
+
+    All parts of the replica come here before one of them goes on. So each can end the step by itself.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """Fetch parameters from every shard that no fetch is under way to. Result: None, at once."""
 
@@ -215,6 +250,8 @@ Action: TypeAlias = (
     | Apply
     | Combine
     | Dots
+    | Keep
+    | Restore
     | Pull
     | Install
     | Push

@@ -31,6 +31,7 @@ from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
     CombineVectors,
+    CopyVector,
     DotsRead,
     PartSeat,
     RestartSteps,
@@ -56,6 +57,9 @@ class Stage(Enum):
     DONE = "has done all steps of its view"
 
 
+_START: Final = "start"
+"""The vector of the parameters before a step that may change them more than once."""
+
 _OF_EXCHANGES: Final = (rm.PartialChunk, rm.FinalChunk, rm.ChunkRequest, rm.ExchangeAck)
 
 
@@ -68,7 +72,7 @@ class JoinedWork(Work):
         points: safe points of that state, after the first one of its step.
     """
 
-    carries: ClassVar[tuple[type, ...]] = (a.Compute, a.Apply, a.Combine, a.SafePoint)
+    carries: ClassVar[tuple[type, ...]] = (a.Compute, a.Apply, a.Combine, a.Keep, a.Restore, a.SafePoint)
     takes: ClassVar[tuple[type, ...]] = (rm.Pause, rm.View, rm.Reduced, Save, *_OF_EXCHANGES)
 
     def __init__(self, seat: PartSeat, batches: JoinedBatches, *, retry_s: float = RESEND_S) -> None:
@@ -95,8 +99,9 @@ class JoinedWork(Work):
         self._updates = False  # the parameters are changing
         self._completes = False  # after a pause: it can end the step under way without other replicas
         self._changed = False  # since the last safe point: the state is of no step
-        self._computes = False  # since the last safe point: so the next one is of another step
+        self._computes = False  # since the last safe point, or keeps: so the next one is of another step
         self._combined = False  # the same, by a program that may not exchange before its next safe point
+        self._kept = False  # the parameters before the step are in "start", and may have changed since
         self._alone = False  # the state is this replica's, not that of all
         self._joins = False  # from the next safe point on it is that of all
         self._number = 0  # of the next step that is computed
@@ -209,6 +214,13 @@ class JoinedWork(Work):
         self._reports.drop()
         return [self._paused(self._pausing)]
 
+    def _set_back(self) -> list[CopyVector]:
+        """Sets the parameters back to those before the step, where they were kept."""
+        if not self._kept:
+            return []
+        self._kept = self._changed = False
+        return [CopyVector(Span(_START, 0, self._seat.size), "parameters")]
+
     @property
     def _is_needed(self) -> bool:
         """Returns whether the action under way belongs to the end of a step, which needs nobody else.
@@ -216,6 +228,8 @@ class JoinedWork(Work):
         Before the last exchange of a step no part has its end, so that nobody asks for it.
         """
         action = self.running.action
+        if self._kept:
+            return isinstance(action, a.Restore)
         if self.running.awaits is not None or isinstance(action, a.Combine):
             return self._exchanges.is_in_step
         return isinstance(action, ExchangeAction | a.Apply)
@@ -237,6 +251,7 @@ class JoinedWork(Work):
         yield Send(COORDINATOR, rm.Joined(view.number))
         self._number = view.number * STEPS_OF_A_VIEW
         yield RestartSteps(self._number)
+        yield from self._set_back()
         yield from self._begin_if_reachable(now)
 
     def _begin_if_reachable(self, now: float) -> Iterable[Any]:
@@ -288,7 +303,7 @@ class JoinedWork(Work):
             return self._finish(now)
         self._alone |= isinstance(action, a.Compute) and action.alone
         self._joins |= isinstance(action, a.AllReduce) and action.vector == "parameters"
-        is_own = isinstance(action, a.Apply | a.Combine | a.SafePoint)  # needs no other replica
+        is_own = not self._kept and isinstance(action, a.Apply | a.Combine | a.SafePoint)
         if self._pausing is not None and not is_own:
             self.running.action = None
             return self._freeze()
@@ -297,9 +312,21 @@ class JoinedWork(Work):
                 f"the driver's program yields {action} between an update and its safe point; after the "
                 "last exchange of a step, only Apply and Combine may come before SafePoint"
             )
-        if self.stage is not Stage.COMPLETING and self._changes(action) is not None:
+        if isinstance(action, a.Restore):
+            return self._exchanges.meet_replica(now)
+        if self._kept:
+            self._check_kept(action)
+        elif self.stage is not Stage.COMPLETING and self._changes(action) is not None:
             return self._exchanges.wait_for_replica(now)
         return ()
+
+    def _check_kept(self, action: a.Action) -> None:
+        """Refuses what cannot be undone between `Keep` and `Restore`. Raises RuntimeError."""
+        if isinstance(action, a.SafePoint | a.Keep) or self._changes(action) not in (None, "parameters"):
+            raise RuntimeError(
+                f"the driver's program yields {action} between Keep and Restore, where only the parameters "
+                "and scratch vectors may change; yield Restore first"
+            )
 
     def _changes(self, action: a.Action) -> str | None:
         """Returns the vector of the part's state that an action changes; None: it changes none."""
@@ -320,6 +347,8 @@ class JoinedWork(Work):
                     return True
                 is_scratch = self._changes(action) is None
                 return exchanges.released(vector) and (is_scratch or exchanges.complete)
+            case a.Restore():
+                return self.stage is Stage.COMPLETING or exchanges.complete
         return True
 
     def begin(self, action: a.Action, now: float) -> Iterable[Any]:
@@ -332,9 +361,16 @@ class JoinedWork(Work):
                 self._changed = self._updates = True
                 return [self._update(action)]
             case a.Combine(into=into, terms=terms):
-                self._combined |= self._changes(action) is not None
-                self._changed |= self._combined
+                changes = self._changes(action) is not None
+                self._combined |= changes and not self._kept
+                self._changed |= changes
                 return [CombineVectors(Span(into, 0, self._seat.size), tuple(terms.items()))]
+            case a.Keep():
+                self._kept = self._computes = True  # a replica may have no part in what is computed
+                return [CopyVector(Span("parameters", 0, self._seat.size), _START)]
+            case a.Restore():
+                self._kept = True  # also where the view has set them back already
+                return self._set_back()
         return self._safe_point(now)
 
     def _update(self, action: a.Apply) -> ApplyUpdate:
@@ -358,7 +394,7 @@ class JoinedWork(Work):
         self.computing, self._computes = self._number, True
         self._number += 1
         place = member.position, member.rank, member.replicas
-        return RunStep(self.computing, step, *place, action.alone)
+        return RunStep(self.computing, step, *place, action.alone, action.of)
 
     def done(self, done: StepDone, now: float) -> Iterable[Any]:
         """Counts the sums of a step, from the next safe point on."""

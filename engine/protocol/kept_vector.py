@@ -57,6 +57,17 @@ def check_vectors(
             taken |= {state_name(name, own) for own in kept[name].optimizer.state_names}
 
 
+def states_of(kept: Mapping[str, Kept]) -> set[str]:
+    """Returns the names that kept vectors, and the states of their optimizers, have in a checkpoint."""
+    of_optimizers = {
+        state_name(name, own)
+        for name, one in kept.items()
+        if one.optimizer
+        for own in one.optimizer.state_names
+    }
+    return {*kept, *of_optimizers}
+
+
 def state_name(vector: str, own: str) -> str:
     """Returns the name of a vector of the optimizer's state of a kept vector: "anchor_velocity"."""
     return f"{vector}_{own}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from partita.engine.protocol.actions import Portion
 from partita.engine.protocol.events import Received, Span
 from partita.engine.protocol.names import part_name
 
@@ -42,6 +43,7 @@ class RunStep:
         position: of the joined batch: examples before it.
         rank, replicas: of the replica in its view.
         alone: the gradient is the mean over the examples of this replica.
+        of: the examples of a client in the place of the joined batch's; the gradient is the mean over them.
     """
 
     number: int
@@ -50,6 +52,7 @@ class RunStep:
     rank: int
     replicas: int
     alone: bool = False
+    of: Portion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,8 +296,10 @@ class Exchanges(Carrier):
 
         An exchange of this step was such a round, too.
         """
-        if self._in_step:
-            return []
+        return [] if self._in_step else self.meet_replica(now)
+
+    def meet_replica(self, now: float) -> list[Any]:
+        """Begins a round without exchanges, complete when all parts of the replica have come so far."""
         self._in_step = True
         self._begin_round(now)
         return self._noted((), now)

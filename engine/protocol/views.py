@@ -22,10 +22,14 @@ class JoinedBatches:
     Args:
         examples: in an epoch.
         batch: the most that one replica takes in a step.
+        seed: of the run.
+        minibatch: examples that are computed at once; 0: `batch`.
     """
 
     examples: int
     batch: int
+    seed: int = 0
+    minibatch: int = 0
 
     def after(self, position: int, replicas: int) -> int:
         """The position after the step that begins at a position, under so many replicas."""
@@ -83,6 +87,9 @@ class Member:
         view: the number of the view.
         replicas: the number of replicas in it.
         rank: the index of this replica among them.
+        examples: in an epoch.
+        batch: examples that are computed at once.
+        seed: of the run; what a driver draws follows from it, so that all replicas draw the same.
         step: the step under way, or the next one.
         position: of that step.
     """
@@ -94,6 +101,9 @@ class Member:
         self.view: Final = view.number
         self.replicas: Final = len(view.members)
         self.rank: Final = view.members.index(replica)
+        self.examples: Final = batches.examples
+        self.batch: Final = batches.minibatch or batches.batch
+        self.seed: Final = batches.seed
         self.step, self.position = view.step, view.position
         self._points: Final = view.points
         self._until: Final = view.until

@@ -36,6 +36,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.durability import Log
 from partita.engine.protocol.failure import RunFailed
+from partita.engine.protocol.kept_vector import states_of
 from partita.engine.protocol.names import backup_index, part_indices, shard_index
 from partita.engine.run.callbacks.dispatch import Callbacks
 from partita.engine.run.caller import Caller
@@ -137,7 +138,8 @@ class Training(Work):
                 f"{wrote} by Sandblaster with {manifest.optimizer}, and {name} cannot go on with that; "
                 "resume with Sandblaster, or give another folder"
             )
-        if isinstance(learner, Optimizer) and set(found.state_names) != set(learner.state(1, job.precision)):
+        held = set(found.state_names) - states_of(self.trainer.driver.kept_vectors)
+        if isinstance(learner, Optimizer) and held != set(learner.state(1, job.precision)):
             raise ValueError(
                 f"{wrote} with {manifest.optimizer}, whose state {learner} cannot go on with; resume with "
                 "the same optimizer, or give another folder"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
+from partita.engine.data.clients import Division
 from partita.engine.files.access import HostFiles
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.optimizers import Optimizer
@@ -43,6 +44,8 @@ class JoinedHands(Hands):
         initial: a safetensors file of whole parameters.
         first_step: the steps that the state holds which the run began with.
         precision: of the parameters, "float32" or "float64".
+        batches: of the steps.
+        division: the examples of each client; None: there are no clients.
         sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
         reshuffles: whether each epoch has another order of the examples.
         kept, scratch: vectors of the driver, see `Driver.kept_vectors` and `Driver.scratch_vectors`.
@@ -55,6 +58,8 @@ class JoinedHands(Hands):
     initial: Path
     first_step: int
     precision: str
+    batches: JoinedBatches
+    division: Division | None = None
     sharded: bool = False
     reshuffles: bool = True
     kept: Mapping[str, Kept] = field(default_factory=dict)
@@ -63,13 +68,15 @@ class JoinedHands(Hands):
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
         plan, machine = task.plan, task.machine
-        batches = JoinedBatches(task.examples, plan.batch)
         vectors, instructions = (
             Vectors(plan, machine),
             plan.programs_for(StepKind(gradients="whole"))[machine],
         )
-        sampler = JointSampler(batches, seed=task.seed, ordering=task.ordering, reshuffles=self.reshuffles)
-        feed = JointFeed(task.opened(host, instructions), sampler)
+        sampler = JointSampler(
+            self.batches, seed=task.seed, ordering=task.ordering, reshuffles=self.reshuffles
+        )
+        opened = task.opened(host, instructions)
+        feed = JointFeed(opened, sampler, batch=plan.batch, division=self.division)
         buffers = Buffers(plan, machine, instructions, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, metrics=task.metrics)
         slots, norms = task.layout.machines[machine], self._norms(task)
@@ -94,7 +101,10 @@ class JoinedHands(Hands):
 
         def prepare(step: RunStep) -> None:
             arrays.step = step.step
-            feed.choose(step.position, rank=step.rank, replicas=step.replicas, alone=step.alone)
+            if step.of is not None:
+                feed.choose_portion(step.of, step=step.step)
+            else:
+                feed.choose(step.position, rank=step.rank, replicas=step.replicas, alone=step.alone)
 
         body = step_body(
             host,
@@ -110,7 +120,7 @@ class JoinedHands(Hands):
         seat = self._seat(
             task, host.incarnation, size=exchanged.size, state=exchanged.names, step=loaded.step
         )
-        work = JoinedWork(seat, batches)
+        work = JoinedWork(seat, self.batches)
         return Part(task.program, work, version=seat.step), body
 
     def _norms(self, task: PartTask) -> NormsLayout | None:

@@ -7,15 +7,20 @@ seed and the epoch alone: every process knows it, also one that was started agai
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from partita.engine.data.clients import Division
 from partita.engine.data.order import SHUFFLED, Ordering
 from partita.engine.data.times import FeedTimes
 from partita.engine.kernels.kernel import Array
+from partita.engine.protocol.actions import Portion
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.feed import Examples, Feed
+from partita.engine.runtime.task import CannotGoOn
 from partita.layers.box import Box
 
 
@@ -53,17 +58,25 @@ class JointSampler:
         return position // self.batches.examples
 
 
+_VISITS: Final = 1 << 20
+"""More passes over a client's examples than a step has."""
+
+
 class JointFeed(Feed):
     """Takes a replica's share of each joined batch from the data. Gradients are parts of the batch's mean."""
 
-    def __init__(self, examples: Examples, sampler: JointSampler) -> None:
+    def __init__(
+        self, examples: Examples, sampler: JointSampler, *, batch: int, division: Division | None = None
+    ) -> None:
         """Nothing is chosen yet.
 
         Args:
             examples: of all inputs and targets.
             sampler: chooses those of a step.
+            batch: examples that are computed at once.
+            division: the examples of each client; None: there are no clients.
         """
-        self._examples, self._sampler = examples, sampler
+        self._examples, self._sampler, self._batch, self._division = examples, sampler, batch, division
         self._chosen: Array = np.zeros(0, np.int64)
         self.seed = sampler.seed
 
@@ -72,6 +85,11 @@ class JointFeed(Feed):
 
         A replica without a share computes a gradient of zeros. `alone`: gradients are the mean of the share.
         """
+        if self._division is not None:
+            raise CannotGoOn(
+                "the driver's program computes a joined batch, and the driver divides the data among "
+                "clients; name a portion by Compute(step, of=Portion(...))"
+            )
         sampler = self._sampler
         self._chosen, self.count = sampler.padded(position, rank=rank, replicas=replicas)
         self.step, self.visit = position, sampler.epoch(position)
@@ -84,6 +102,29 @@ class JointFeed(Feed):
             following.append((chosen, sampler.epoch(position)))
         if following:
             self._examples.ahead(following)
+
+    def choose_portion(self, portion: Portion, *, step: int) -> None:
+        """Chooses examples of a client, in the order of one of its passes in a step. Gradients are their
+        mean.
+
+        Raises:
+            CannotGoOn: the driver has no clients, or the portion is none.
+        """
+        if self._division is None:
+            raise CannotGoOn(
+                f"the driver's program computes {portion}, and the driver has no clients; give it a property "
+                "`division` with that of the data"
+            )
+        if portion.visit >= _VISITS or not 0 <= portion.start < portion.stop <= portion.start + self._batch:
+            raise CannotGoOn(
+                f"the driver's program computes {portion}, and the plan has a batch of {self._batch}; give a "
+                f"range of 1 to {self._batch} places"
+            )
+        found = self._division.at(step, portion.client, portion.visit, portion.start, portion.stop)
+        self._chosen, self.count = np.resize(found, self._batch), len(found)
+        self.step, self.visit = step, step * _VISITS + portion.visit
+        self.position = step * self._sampler.batches.examples
+        self.mean_over = self.count
 
     @property
     @override

@@ -71,7 +71,7 @@ def test_a_sampler_that_starts_in_the_middle_shows_the_same() -> None:
 def test_a_feed_shows_a_share_and_its_gradient_is_a_part_of_the_mean_over_all() -> None:
     data = {"picture": np.arange(10, dtype=np.float32).reshape(10, 1)}
     sampler = JointSampler(JoinedBatches(10, 4), seed=1)
-    feed, out = JointFeed(Examples(data), sampler), np.zeros((1, 4), np.float32)
+    feed, out = JointFeed(Examples(data), sampler, batch=4), np.zeros((1, 4), np.float32)
     order = sampler.indices(0, rank=0, replicas=1).tolist() + sampler.indices(4, rank=0, replicas=1).tolist()
     feed.choose(0, rank=1, replicas=2)
     feed.fill("picture", Box(((0, 1),)), out)

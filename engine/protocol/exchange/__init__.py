@@ -1,12 +1,14 @@
 """Exchanges of numbers among hosts as pure state machines: all-reduce, its two halves, and copies to a peer.
 
 - `group`: the members of an exchange and the pieces of its numbers; `algorithm`: trees of sums and copies,
-  with formulas of bytes, messages and seconds. The closed set: `ring`, `tree`, `hierarchical`, `server`.
+  with formulas of bytes, messages and seconds. The closed set: `ring`, `tree`, `hierarchical`, `server`; and
+  `broadcast`, for an all-gather of one member's numbers.
 - `exchange` runs any of them; `backup` also sums without the last members. `create` makes the right one.
 - `copy`: a member gets named vectors from another one.
 """
 
 from partita.engine.protocol.exchange.algorithm import Algorithm, Link, bytes_sent, messages_sent
+from partita.engine.protocol.exchange.broadcast import Broadcast
 from partita.engine.protocol.exchange.copy import CopySource, CopyTarget
 from partita.engine.protocol.exchange.create import create_exchange
 from partita.engine.protocol.exchange.exchange import AddChunk, CopyChunk, Exchange, ExchangeDone
@@ -19,6 +21,7 @@ from partita.engine.protocol.exchange.tree import Tree, crossover_bytes
 __all__ = [
     "AddChunk",
     "Algorithm",
+    "Broadcast",
     "CopyChunk",
     "CopySource",
     "CopyTarget",

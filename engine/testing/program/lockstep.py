@@ -6,10 +6,11 @@ There are no messages and no failures. A sum is taken over the members in their 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from partita.engine.protocol import actions as a
+from partita.engine.protocol.exchange import Broadcast
 from partita.engine.protocol.program_effects import SharedSpan
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Member
@@ -23,12 +24,25 @@ State: TypeAlias = tuple[tuple[Vector, ...], ...]
 Vectors: TypeAlias = dict[str, list[float]]
 
 
+_ALONE: Final = (a.Combine, a.Apply, a.Keep, a.Restore)
+"""Actions that a replica does by itself, beside its computations."""
+
+
 def share(batches: JoinedBatches, position: int, rank: int, replicas: int) -> tuple[int, int, int]:
     """The examples `[first, stop)` of a replica in a step, and the size of the joined batch."""
     joined = batches.after(position, replicas) - position
     first = position % batches.examples
     stop = first + joined
     return min(first + rank * batches.batch, stop), min(first + (rank + 1) * batches.batch, stop), joined
+
+
+def portion(driver: Any, batches: JoinedBatches, of: a.Portion) -> tuple[int, int, int]:
+    """The examples `[first, stop)` of a client's portion, and their number. Here they are not permuted."""
+    sizes = driver.division.sizes(batches.examples, batches.seed)
+    first = int(sizes[: of.client].sum()) + of.start
+    n = of.stop - of.start
+    require(0 <= of.start < of.stop <= sizes[of.client], "program", of, "is no portion of", sizes)
+    return first, first + n, n
 
 
 def step_of(
@@ -75,48 +89,61 @@ class _Step:
 
     def run(self) -> State:
         view = self._view
-        programs = [
-            self._driver.replica(Member(view.members[rank], machine, view, self._batches))
+        programs = {
+            (rank, machine): self._driver.replica(Member(view.members[rank], machine, view, self._batches))
             for rank, machine in self._keys
-        ]
-        actions = [next(program, None) for program in programs]
+        }
+        result: object = None
         while True:
+            actions = [
+                action for rank in range(len(view.members)) for action in self._go_on(rank, programs, result)
+            ]
             require(len(set(map(type, actions))) == 1, "program", "replicas are not in step:", actions)
             if actions[0] is None or isinstance(actions[0], a.SafePoint):
                 break
             result = self._act(actions)
-            actions = [_after(program, result) for program in programs]
-        for program in programs:
+        for program in programs.values():
             program.close()
         return tuple(
             tuple(tuple(self._vectors[0, machine][name]) for name in self._names)
             for machine in range(len(self._spans))
         )
 
-    def _act(self, actions: Sequence[Any]) -> object:
-        """Carries out one action of each part; returns its result."""
-        match actions[0]:
-            case a.Dots(pairs=pairs):
-                return self._products(pairs)
-            case a.Combine():
-                for vectors, action in zip(self._vectors.values(), actions, strict=True):
-                    n = len(vectors["parameters"])
-                    terms = [(vectors[name], factor) for name, factor in action.terms.items()]
-                    vectors[action.into] = combined(terms, n)
+    def _go_on(self, rank: int, programs: Mapping[tuple[int, int], Any], result: object) -> list[Any]:
+        """Carries out what a replica does by itself. Returns its parts' next actions that others do, too."""
+        machines = range(len(self._spans))
+        while True:
+            actions = [_after(programs[rank, machine], result) for machine in machines]
+            require(len(set(map(type, actions))) == 1, "program", "parts are not in step:", actions)
+            if isinstance(actions[0], a.Compute):
+                self._compute(rank, actions[0])
+            elif isinstance(actions[0], _ALONE):
+                for machine, action in enumerate(actions):
+                    self._act_alone(self._vectors[rank, machine], action, machine)
+            else:
+                return actions
+            result = None
+
+    def _act_alone(self, vectors: Vectors, action: Any, machine: int) -> None:
+        """Carries out an action of one part on its own vectors."""
+        n = len(vectors["parameters"])
+        match action:
+            case a.Combine(into=into, terms=terms):
+                vectors[into] = combined([(vectors[name], factor) for name, factor in terms.items()], n)
+            case a.Keep():
+                vectors["start"] = list(vectors["parameters"])
+            case a.Restore():
+                vectors["parameters"] = list(vectors["start"])
             case a.Apply(to=to, gradient=by):
                 normed = self._normed and to == "parameters"
-                for (_, machine), vectors in self._vectors.items():
-                    n = len(vectors["parameters"])
-                    self._function.update(vectors, 0, n, machine=machine, normed=normed, to=to, by=by)
-            case _:
-                self._exchange(actions)
-        return None
+                self._function.update(vectors, 0, n, machine=machine, normed=normed, to=to, by=by)
 
-    def _exchange(self, actions: Sequence[Any]) -> None:
+    def _act(self, actions: Sequence[Any]) -> object:
+        """Carries out an action that all replicas do together; returns its result."""
         action = actions[0]
         match action:
-            case a.Compute():
-                self._compute()
+            case a.Dots(pairs=pairs):
+                return self._products(pairs)
             case a.AllReduce(vector="norms"):
                 pass  # each member has those of all machines here
             case a.AllReduce(vector=vector, mean=mean):
@@ -131,8 +158,12 @@ class _Step:
                     self._sum("gradient", mean=False)
             case a.Norms():
                 self._measure()
+            case a.AllGather(vector=vector, by=Broadcast(root=root)):
+                for (_, machine), vectors in self._vectors.items():
+                    vectors[vector] = list(self._vectors[root, machine][vector])
             case a.AllGather():
                 pass  # every member has all ranges here
+        return None
 
     def _measure(self) -> None:
         """Measures the parameters and the gradient that all members have, each number of a machine once."""
@@ -146,14 +177,17 @@ class _Step:
             vectors["norms"][:] = found
         self._normed = True
 
-    def _compute(self) -> None:
+    def _compute(self, rank: int, action: a.Compute) -> None:
         self._normed = False
         machines, view = range(len(self._spans)), self._view
-        for rank in range(len(view.members)):
-            parameters = [self._vectors[rank, machine]["parameters"] for machine in machines]
-            examples = share(self._batches, view.position, rank, len(view.members))
-            for machine, gradient in enumerate(self._function.gradient(parameters, *examples)):
-                self._vectors[rank, machine]["gradient"] = gradient
+        parameters = [self._vectors[rank, machine]["parameters"] for machine in machines]
+        examples = (
+            share(self._batches, view.position, rank, len(view.members))
+            if action.of is None
+            else portion(self._driver, self._batches, action.of)
+        )
+        for machine, gradient in enumerate(self._function.gradient(parameters, *examples)):
+            self._vectors[rank, machine]["gradient"] = gradient
 
     def _products(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[float, ...], ...]:
         """The inner products of each replica: every number of a machine once."""

@@ -45,6 +45,7 @@ class ProgramModel:
         next_states: NextStates,
         backup_workers: int,
         writers: Writers,
+        rounds: bool = False,
     ) -> None:
         """A model of a run that begins.
 
@@ -55,6 +56,7 @@ class ProgramModel:
             next_states: the reference.
             backup_workers: replicas that a sum leaves out, those that come last.
             writers: the processes that may act.
+            rounds: whether replicas compute portions of clients in a step, and some of them may have none.
         """
         self.positions: dict[int, int] = {0: 0}
         self.apart = False
@@ -69,6 +71,7 @@ class ProgramModel:
         self._next_states: Final = next_states
         self._backup_workers: Final = backup_workers
         self._writers: Final = writers
+        self._rounds: Final = rounds
         self._views: dict[int, View] = {}
         self._places_of: dict[tuple[int, int], tuple[int, ...]] = {}  # by view and machine
         self._members: dict[int, Mapping[str, int]] = {}  # by view: incarnations of its parts
@@ -207,10 +210,13 @@ class ProgramModel:
 
     def _settle_step(self, step: int) -> None:
         """Adds the examples of a step whose sum is complete: each share must have been computed (W2)."""
+        if self._rounds:  # R2 says whether the right portions were computed
+            number = max(self._views)
+            self._running[step - 1] = number, len(self._views[number].members)
         require(step - 1 in self._running, "W2", "step", step - 1, "ends, and was never computed")
         number, replicas = self._running[step - 1]
         missing = set(self._views[number].members) - self._done.get((number, step - 1), set())
-        enough = self.apart or len(missing) <= self._backup_workers
+        enough = self.apart or self._rounds or len(missing) <= self._backup_workers
         require(enough, "W2", "step", step - 1, "ends without the examples of replicas", missing)
         self.positions[step] = self._batches.after(self.positions[step - 1], replicas)
         self._states[step] = [[None] * len(vector) for vector in self._states[step - 1]]

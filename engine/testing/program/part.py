@@ -14,7 +14,7 @@ from partita.engine.protocol.program_effects import ApplyUpdate, MeasureNorms, P
 from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import ProcessId, require
 from partita.engine.testing.parts import RETRY_S, PartArithmetic, PartBody
-from partita.engine.testing.program.lockstep import share
+from partita.engine.testing.program.lockstep import portion, share
 from partita.engine.testing.program.regression import scratch_of, state_of
 
 if TYPE_CHECKING:
@@ -98,8 +98,11 @@ class Gradients(PartArithmetic):
         if not parts:
             return
         parameters = [part.body.vectors["parameters"] for part in parts]
-        first, stop, joined = share(schedule.batches, step.position, step.rank, step.replicas)
-        n = stop - first if step.alone else joined
+        if step.of is not None:
+            first, stop, n = portion(schedule.driver, schedule.batches, step.of)
+        else:
+            first, stop, joined = share(schedule.batches, step.position, step.rank, step.replicas)
+            n = stop - first if step.alone else joined
         gradients = schedule.function.gradient(parameters, first, stop, n)
         longest_s = schedule.scenario.step_s * schedule.slowness(self.replica)
         wait_s = longest_s * (0.2 + 0.8 * self.world.random.random())

@@ -55,7 +55,10 @@ class Regression:
     Attributes:
         own: how many numbers each machine has for itself; `shared` more follow in its vectors.
         start: the first parameters, by machine.
+        has_momentum: whether updates have one.
     """
+
+    has_momentum = True
 
     def __init__(self, random: Random, own: tuple[int, ...], shared: int, examples: int) -> None:
         self.own, self.shared = own, shared
@@ -109,8 +112,10 @@ class Regression:
         sums = [math.fsum(vectors["norms"][n::4]) for n in range(4)] if normed else [0.0] * 4
         factors = [math.sqrt((1 + sums[n]) / (1 + sums[n + 1])) for n in (0, 2)]
         for i in range(start, stop):
-            momentum[i] = DECAY * momentum[i] + factors[i >= self.own[machine]] * gradient[i]
-            parameters[i] -= RATE * momentum[i]
+            change = factors[i >= self.own[machine]] * gradient[i]
+            if self.has_momentum:
+                change = momentum[i] = DECAY * momentum[i] + change
+            parameters[i] -= RATE * change
 
     def _cut(self, whole: Sequence[T]) -> list[list[T]]:
         """The vectors of the machines, each with the shared numbers at its end."""

@@ -143,16 +143,22 @@ class ProgramSchedule(Schedule):
         world = World(seed, keep_all=keep_all)
         self._left = 0  # steps of a state that was whole when most parts crashed
         self.driver = driver
+        division = getattr(driver, "division", None)
         self._crashes = Random(-6 - seed)
         self._crashes_most, calm = self._crashes.random() < 0.2, self._crashes.random() < 0.5
         scenario = draw(world.random, driver.replicas)
         if self._crashes_most and calm:
             scenario = replace(scenario, environment=calmed(scenario.environment))
+        if division is not None:
+            most = max(scenario.examples, 2 * division.pieces)
+            scenario = replace(scenario, examples=most, shared=0, epochs=3 * scenario.epochs, step_s=0.1)
         self.scenario = scenario
         super().__init__(world, scenario.environment, machines, part=part, hostile=hostile)
         topology = self.environment.topology
-        self.batches = JoinedBatches(scenario.examples, scenario.batch)
+        batch = scenario.batch if division is None else scenario.examples
+        self.batches = JoinedBatches(scenario.examples, batch, minibatch=scenario.batch)
         self.function = Regression(world.random, scenario.own, scenario.shared, scenario.examples)
+        self.function.has_momentum = division is None
         self.spans = shared_spans(scenario.own, scenario.shared)
         everyone, size = tuple(range(topology.machines)), self.function.norms(topology.replicas)
         self.norms = SharedSpan(topology.machines + bool(scenario.shared), 0, size, everyone)
@@ -166,10 +172,11 @@ class ProgramSchedule(Schedule):
             next_states=self._next_states,
             backup_workers=getattr(driver, "backup_workers", 0),
             writers=self.coordinator.writers,
+            rounds=division is not None,
         )
         self.coordinator.machine = self.kind(Coordinator)(
             driver.coordinator,
-            Outline(scenario.epochs, scenario.examples, scenario.batch, topology.replicas),
+            Outline(scenario.epochs, scenario.examples, batch, topology.replicas),
             self.kind(JoinedMode)(sharded=getattr(driver, "is_sharded", False)),
             topology,
             settings=RunSettings(timeouts=self.timeouts(), least=self.least),
