@@ -26,6 +26,8 @@ class StateEntry:
         parameter: full name of the network's parameter; "" where the network has none.
         order: the module's dimensions in the order of the network's array.
         constant: the numbers of an entry without a parameter, `[*shape]`; those of bfloat16 as uint16.
+        versions: of the modules in which the entry lies, the outermost first: PyTorch's numbers of how they
+            write their state; -1 for those without one.
     """
 
     name: str
@@ -35,6 +37,7 @@ class StateEntry:
     parameter: str = ""
     order: tuple[int, ...] = ()
     constant: npt.NDArray[Any] | None = None
+    versions: tuple[int, ...] = ()
 
 
 ModuleState = tuple[StateEntry, ...]

@@ -32,6 +32,7 @@ class ModuleEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     Attributes:
         kind: NumPy's name of the type of the constant; "" where there is none.
         constant: its bytes, compressed by zlib, in base64.
+        versions: of the modules in which the entry lies; () in manifests that have none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ModuleEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     order: tuple[int, ...] = ()
     kind: str = ""
     constant: str = ""
+    versions: tuple[int, ...] = ()
 
 
 def module_entries(state: ModuleState) -> tuple[ModuleEntry, ...]:
@@ -53,9 +55,9 @@ def module_entries(state: ModuleState) -> tuple[ModuleEntry, ...]:
 def _entry(one: StateEntry) -> ModuleEntry:
     names = one.name, tuple(one.shape), one.dtype, one.same_as, one.parameter, tuple(one.order)
     if one.constant is None:
-        return ModuleEntry(*names)
+        return ModuleEntry(*names, versions=one.versions)
     packed = zlib.compress(np.ascontiguousarray(one.constant).tobytes())
-    return ModuleEntry(*names, str(one.constant.dtype), base64.b64encode(packed).decode())
+    return ModuleEntry(*names, str(one.constant.dtype), base64.b64encode(packed).decode(), one.versions)
 
 
 def state_entries(entries: Iterable[ModuleEntry], parameters: Iterable[str]) -> ModuleState:
@@ -72,7 +74,8 @@ def state_entries(entries: Iterable[ModuleEntry], parameters: Iterable[str]) -> 
     for one in entries:
         if one.parameter and one.parameter not in known:
             raise CheckpointError(f"its manifest has {one.name!r} from {one.parameter!r}, which is not there")
-        state = StateEntry(one.name, one.shape, one.dtype, one.same_as, one.parameter, one.order)
+        names = one.name, one.shape, one.dtype, one.same_as, one.parameter, one.order
+        state = StateEntry(*names, versions=one.versions)
         found.append(_with_constant(state, one))
     return tuple(found)
 

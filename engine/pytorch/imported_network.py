@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from partita.engine.pytorch.state_dict import constant_of, dtype_name, parameters_of, state_of
+from partita.engine.pytorch.state_dict import constant_of, dtype_name, parameters_of, state_of, versions_of
 from partita.layers import Network, Slice
 from partita.layers.graph import Graph
 from partita.layers.module_state import ModuleState, StateEntry
@@ -87,10 +87,11 @@ class ImportedNetwork(Network):
     def keep_names(self, module: torch.nn.Module) -> None:
         """Keeps the names of a module's state, and those numbers that are no parameters here."""
         first: dict[int, str] = {}
-        for name, kept in module.state_dict(keep_vars=True).items():
+        state = module.state_dict(keep_vars=True)
+        for name, kept in state.items():
             same_as, shape = first.setdefault(id(kept), name), tuple(kept.shape)
             entry = StateEntry(name, shape, dtype_name(kept), same_as, constant=constant_of(kept))
-            self._state.append(entry)
+            self._state.append(replace(entry, versions=versions_of(name, state)))
 
     def slice_of(self, states: SymbolicTensor) -> tuple[SymbolicTensor, range] | None:
         """Returns the source of a layer that takes successive positions of its last axis, and these; else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -215,9 +216,11 @@ class Torch(Layer):
         if not self._values.keys() <= found.keys():
             lacking = ", ".join(sorted(self._values.keys() - found.keys()))
             raise ValueError(f"the parameters have no {prefix}{lacking}; give the name of the layer")
-        state: dict[str, Tensor] = {}
+        state: OrderedDict[str, Tensor] = OrderedDict()
         same = {id(one): name for name, one in self.module.named_parameters()}
-        for key, kept in self.module.state_dict(keep_vars=True).items():
+        own = self.module.state_dict(keep_vars=True)
+        state._metadata = own._metadata  # type: ignore[attr-defined]
+        for key, kept in own.items():
             of = same.get(id(kept), key)
             state[key] = torch.from_numpy(np.array(found[of])) if of in found else kept.detach().clone()
         return state

@@ -7,7 +7,9 @@ are one tensor.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -84,13 +86,27 @@ def _entries_of_layer(grid: Grid, layer: Torch) -> Iterator[StateEntry]:
     """The entries of a module that is a layer, behind the layer's name."""
     known = {parameter.name for parameter in grid.parameters}
     first: dict[int, str] = {}
-    for name, kept in layer.module.state_dict(keep_vars=True).items():
+    state = layer.module.state_dict(keep_vars=True)
+    for name, kept in state.items():
         same_as, shape = first.setdefault(id(kept), name), tuple(kept.shape)
         names = f"{grid.name}.{name}", shape, dtype_name(kept), f"{grid.name}.{same_as}"
         if names[-1] in known:
-            yield StateEntry(*names, parameter=names[-1])
+            entry = StateEntry(*names, parameter=names[-1])
         else:
-            yield StateEntry(*names, constant=constant_of(kept))
+            entry = StateEntry(*names, constant=constant_of(kept))
+        yield replace(entry, versions=(-1, *versions_of(name, state)))
+
+
+def versions_of(name: str, state: State) -> tuple[int, ...]:
+    """The versions of the modules in which an entry of a module's state dict lies; see `StateEntry`."""
+    metadata = getattr(state, "_metadata", {})
+    return tuple(metadata.get(path, {}).get("version", -1) for path in _paths(name))
+
+
+def _paths(name: str) -> list[str]:
+    """The modules in which an entry lies, the outermost first: "", "layers", "layers.0"."""
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts))]
 
 
 def state_of(
@@ -98,12 +114,22 @@ def state_of(
 ) -> dict[str, torch.Tensor]:
     """The state dict of a network; a parameter that has several names is one tensor.
 
+    As in PyTorch's own, `_metadata` has the versions of the modules, which some of them ask for.
+
     Args:
         entries: of the network.
         parameters: of the network, by its own names.
         constants: in the place of those in the entries, by the first names of the module.
     """
-    found: dict[str, torch.Tensor] = {}
+    found: OrderedDict[str, torch.Tensor] = OrderedDict()
+    versions = {
+        path: {"version": version}
+        for entry in entries
+        for path, version in zip(_paths(entry.name), entry.versions, strict=False)
+        if version >= 0
+    }
+    if versions:
+        found._metadata = versions  # type: ignore[attr-defined]
     for entry in entries:
         if entry.same_as in found:
             found[entry.name] = found[entry.same_as]

@@ -11,9 +11,9 @@ from partita.engine.parameters.module_names import ModuleEntry, module_entries, 
 from partita.layers.module_state import StateEntry
 
 STATE = (
-    StateEntry("w", (2, 3), "bfloat16", "w", "layer.weight", (1, 0)),
+    StateEntry("w", (2, 3), "bfloat16", "w", "layer.weight", (1, 0), versions=(2,)),
     StateEntry("again", (2, 3), "bfloat16", "w", "layer.weight", (1, 0)),
-    StateEntry("steps", (), "int64", "steps", constant=np.array(7)),
+    StateEntry("steps", (), "int64", "steps", constant=np.array(7), versions=(-1,)),
     StateEntry("mask", (2, 2), "bool", "mask", constant=np.tril(np.ones((2, 2), bool))),
     StateEntry("none", (0, 4), "float32", "none", constant=np.zeros((0, 4), np.float32)),
 )

@@ -45,6 +45,46 @@ class Mixed(nn.Module):
         return found
 
 
+class Second(nn.Module):
+    """A module that wrote its state otherwise in its first version, as torchvision's MNASNet."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(x)
+        return found
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *more: Any) -> None:
+        if metadata.get("version") != 2:
+            raise ValueError("this state is of the first version")
+        super()._load_from_state_dict(state, prefix, metadata, *more)
+
+
+def test_a_state_has_the_versions_of_its_modules(tmp_path: Path) -> None:
+    net = from_torch(nn.Sequential(Second()), (torch.zeros(2, 3),))
+    net.loss = HalfSquaredError()(net.output, net.target("y"))
+    plan = partition(net, Cluster.local(machines=1), batch=BATCH)
+    run = Run(plan, initialise(plan.graph.parameters.values(), 0))
+    state = pickle.loads(pickle.dumps(run)).state_dict()
+    nn.Sequential(Second()).load_state_dict(state, strict=True)
+    assert state._metadata == {  # type: ignore[attr-defined]
+        path: {"version": n} for path, n in (("", 1), ("0", 2), ("0.inner", 1), ("0.inner.0", 1))
+    }
+    with pytest.raises(ValueError, match="of the first version"):
+        nn.Sequential(Second()).load_state_dict(dict(state), strict=True)
+    layer = Torch(Second(), name="block")
+    declared = Network("declared")
+    declared.loss = HalfSquaredError()(layer(declared.input("x", shape=3)), declared.target("y"))
+    plan = partition(declared, Cluster.local(machines=1), batch=BATCH)
+    parameters = initialise(plan.graph.parameters.values(), 0)
+    Second().load_state_dict(layer.state_dict(parameters), strict=True)
+    assert Run(plan, parameters).state_dict()._metadata["block"] == {"version": 2}  # type: ignore[attr-defined]
+
+
 def mixed(dtype: torch.dtype = torch.float32) -> Mixed:
     torch.manual_seed(7)
     module = Mixed().to(dtype)
