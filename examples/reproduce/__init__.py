@@ -2,5 +2,5 @@
 
 `figure3` simulates the speed-up of one model on more machines, and `figure3_guesses` varies what it assumes;
 `figure4` lets the methods of `race` train to an accuracy on simulated machines; `fine_tuning` makes a belief
-net a classifier. Each is a module that prints and draws: `python -m examples.reproduce.figure3`.
+net a classifier; `fedavg` counts the rounds of federated averaging. Each is a module that prints and draws: `python -m examples.reproduce.figure3`.
 """
