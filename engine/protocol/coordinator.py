@@ -217,8 +217,12 @@ class Coordinator(Supervision):
     @override
     def validate_now(self, now: float) -> list[CoordinatorEffect]:
         action, mode = self.plan.asks, self.mode
-        if not isinstance(action, Validate) or self.phase is not Phase.RUNNING:
+        is_there = self.phase is Phase.RUNNING and self.registry.shards_ready
+        if not isinstance(action, Validate) or not is_there or not mode.is_at(action):
             return []
+        if mode.is_past(action):
+            effects = self.proceed(Decision(), now)
+            return effects if self.phase is Phase.OVER else effects + mode.go_on(now)
         members = mode.validators
         effects = mode.call_back(now) if action.minibatches and not members else []
         settings: dict[str, Any] = {"basis": mode.validation_basis, "evaluation": mode.shown}

@@ -73,7 +73,7 @@ class EvaluationMode(WorkMode):
         self._backups: Final = backups
         self._rewind = False  # shards must go back first
         self._sums: tuple[float, ...] = ()  # further ones, of the last evaluation
-        self.shown = 0
+        self._shown: tuple[int, tuple[int, ...]] = (0, ())  # a command, and the shards that have done it
         self.saves_first = False
         self._saving: int | None = None  # the checkpoint that the next request waits for
 
@@ -125,6 +125,19 @@ class EvaluationMode(WorkMode):
     def answers_since(self) -> float:  # type: ignore[override]
         """Since when the evaluation runs; between two of them there is no point to send."""
         return self._commands.given_at if self._commands.evaluation else math.inf
+
+    @property
+    @override
+    def shown(self) -> int:
+        """The command by which all shards show the present point to parts that ask; 0: a new one is needed,
+        also where a process of a shard has begun from another copy, which does not keep that.
+        """
+        command, by = self._shown
+        return command if by == self._shard_processes else 0
+
+    @property
+    def _shard_processes(self) -> tuple[int, ...]:
+        return tuple(shard.incarnation for shard in self.run.registry.shards)
 
     @override
     def joined(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
@@ -245,7 +258,8 @@ class EvaluationMode(WorkMode):
             self._sums = self._scheduler.sums
         self._scheduler.end()
         self._commands.end()
-        self.shown = self._commands.number if self._commands.purpose is Purpose.SHOW else 0
+        shows = self._commands.purpose is Purpose.SHOW
+        self._shown = (self._commands.number, self._shard_processes) if shows else (0, ())
         if self._commands.purpose is not Purpose.REQUEST:
             return []
         self.run.shards_answer()
@@ -294,6 +308,10 @@ class EvaluationMode(WorkMode):
         asks = plan.asks if isinstance(plan.asks, tuple) else None
         return deque(still_needed(plan.since(self._held), asks))
 
+    @override
+    def is_at(self, stop: Validate) -> bool:
+        return self.shown > 0 or not stop.minibatches
+
     @property
     @override
     def validation_basis(self) -> object:
@@ -320,7 +338,7 @@ class EvaluationMode(WorkMode):
     @override
     def shard_died(self, start: str) -> str:
         """Takes all shards back to the checkpoint that the new one starts from, unless it has a log."""
-        self.shown = 0
+        self._shown = (0, ())
         if self.run.keeps_records and not self.run.registry.backups:
             return f"goes on from {start} and its log"
         return self._go_back(start)
@@ -328,7 +346,7 @@ class EvaluationMode(WorkMode):
     def _go_back(self, start: str) -> str:
         self._scheduler.end()
         self._commands.end()
-        self._rewind, self.shown = True, 0
+        self._rewind, self._shown = True, (0, ())
         self._replay = self._needed_since_checkpoint()
         again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
         return f"all shards go back to {start}, and {again}"

@@ -7,6 +7,7 @@ done twice, however many replicas each view has. The book must not know who they
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,10 +50,17 @@ class JoinedBook(WorkBook[Holder]):
     def __init__(self, batches: JoinedBatches, position: int) -> None:
         """Creates a run without work, of which the units below `position` will be done already."""
         super().__init__(((0, position),))
+        self._wanted = 0
         self.batches: Final = batches
         self._start: Final = position
         self._views: list[JoinedUnits] = []  # what each had leased; a view that began later ended later
         self.holders[_VIEW] = Holder()
+
+    @override
+    def extend(self, units: int, *, among: Sequence[int] = ()) -> bool:
+        """Adds units up to this number, see `WorkBook`. A view rounds them up to whole steps of its own."""
+        self._wanted = max(self._wanted, units)
+        return super().extend(units, among=among)
 
     def renew(self, step: int, replicas: int, *, stops: bool = False) -> JoinedUnits:
         """Leases what is left at a step to a view of so many replicas, in whole steps. `stops`: nothing.
@@ -68,10 +76,11 @@ class JoinedBook(WorkBook[Holder]):
         self.give_back(_VIEW)
         self._add(*self.done.cut(position))
         holder, stop = self.holders[_VIEW], position
-        if self.free and not stops:
-            steps = self.batches.steps(position, self.units, replicas)
-            self.extend(self.batches.position(position, steps, replicas))
-            _, stop = self._take(_VIEW, self.free)
+        if position < self._wanted and not stops:
+            steps = self.batches.steps(position, self._wanted, replicas)
+            stop = self.batches.position(position, steps, replicas)
+            super().extend(stop)
+            self._take(_VIEW, stop - position)
         leased = JoinedUnits(step, position, stop, batches=self.batches, replicas=replicas)
         holder.open, holder.next = ({step: leased} if stop > position else {}), leased.end
         self._views.append(leased)

@@ -18,6 +18,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from partita.engine.protocol.actions import Validate
 from partita.engine.protocol.checkpoint_messages import LostPushes, UnitsHeld
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progress, Warn
 from partita.engine.protocol.events import Send
@@ -95,7 +96,7 @@ class LeasedMode(WorkMode):
     @override
     def attach(self, run: Supervision) -> None:
         super().attach(run)
-        self._replicas, self._scale = run.registry.replicas, run.first_scale
+        self._replicas, self._scale, self._changes = run.registry.replicas, run.first_scale, 0
         self._work = WorkBook[Holder](self._done)
         self._work.holders.update((replica.index, Holder()) for replica in self._replicas)
         self._count_before()
@@ -114,10 +115,13 @@ class LeasedMode(WorkMode):
 
     @override
     def extend(self) -> bool:
+        return self._work.extend(self._units(self.run.until))
+
+    def _units(self, position: int) -> int:
+        """The units before a position in examples."""
         outline = self.run.outline
-        epochs, rest = divmod(self.run.until, outline.examples)
-        units = epochs * -(-outline.examples // outline.batch) - (-rest // outline.batch)
-        return self._work.extend(units)
+        epochs, rest = divmod(position, outline.examples)
+        return epochs * -(-outline.examples // outline.batch) - (-rest // outline.batch)
 
     @override
     def begin_work(self, now: float) -> list[CoordinatorEffect]:
@@ -218,7 +222,8 @@ class LeasedMode(WorkMode):
         holder = self._work.holders[replica.index]
         held = (one for one in holder.open.values() if one.end > replica.step)
         leases = tuple(Lease(one.step, one.start, one.stop) for one in held)
-        begin = Begin(replica.step, holder.next, leases, self._paces[replica.index].ended, self._scale)
+        ended, rate = self._paces[replica.index].ended, (self._scale, self._changes)
+        begin = Begin(replica.step, holder.next, leases, ended, *rate)
         return [Send(part.name, begin) for part in parts]
 
     def _extend_all(self) -> list[CoordinatorEffect]:
@@ -324,9 +329,13 @@ class LeasedMode(WorkMode):
     @override
     def set_scale(self, scale: float, now: float) -> list[CoordinatorEffect]:
         """Sends it with the leases: from the next step on, each push has it."""
-        self._scale = scale
+        self._scale, self._changes = scale, self._changes + 1
         replicas = [self._replicas[index] for index in self._paces]
         return [one for replica in replicas for one in self._order(replica, replica.parts)]
+
+    @override
+    def is_past(self, stop: Validate) -> bool:
+        return any(until > self._units(stop.at) for _, until in self._shards.some)
 
     @property
     @override

@@ -77,6 +77,7 @@ class LeasedWork(Work):
         self._delay: Final = delay
         self._reports_each: Final = reports_each
         self._scale = self._scale_now = 1.0  # as ordered, and that of the step under way
+        self._changes = 0  # of the scale
         self._number = -1  # of the newest step that this process computes
         self._sent_at = float("-inf")
         self._reports: Final = ProgramReports()
@@ -123,12 +124,15 @@ class LeasedWork(Work):
         match event:
             case Received(message=Begin() as begin):
                 self._begin(begin, now)
+                if isinstance(self.running.action, Compute) and self.computing is None:
+                    yield from self._make_way(now)
             case Tick() if self._waits_for_work and now - self._sent_at >= RESEND_S:
                 yield from self._report(now)
 
     def _begin(self, begin: Begin, now: float) -> None:
         """Begins, or goes on, with more steps."""
-        self._scale = begin.scale
+        if begin.changes >= self._changes:
+            self._scale, self._changes = begin.scale, begin.changes
         self.leases.take(begin.leases, begin.stop, is_last=begin.is_last)
         if self.step < 0:
             self.step = begin.step
@@ -147,15 +151,17 @@ class LeasedWork(Work):
         """Pushes what is in the way of a step that a shard has; at the end of the program, what is left."""
         if action is None:
             return self._links.drain(now)
-        return (
-            self._links.make_way(self._unit, now) if isinstance(action, Compute) and self._is_leased else ()
-        )
+        return self._make_way(now) if isinstance(action, Compute) else ()
+
+    def _make_way(self, now: float) -> Iterable[Any]:
+        return self._links.make_way(self._unit, now, scale=self._scale) if self._is_leased else ()
 
     # Steps.
 
     def may_begin(self, action: Action) -> bool:
         """Returns whether a step can begin."""
-        return not self._is_dry and (not self._is_leased or self._links.has_way(self._unit))
+        has_way = not self._is_leased or self._links.has_way(self._unit, scale=self._scale)
+        return not self._is_dry and has_way
 
     @property
     def _is_leased(self) -> bool:

@@ -38,12 +38,14 @@ class Install:
     """Effect: the staged values of the span become the part's parameters, before the step computes.
 
     `unheld` names the vectors ("in_flight", "accumulated") whose gradients the values do not hold. Each is
-    applied over them as a shard will apply it, in this order, after so many `updates` of the values.
+    applied over them as a shard will apply it, in this order, after so many `updates` of the values, with the
+    factor of the learning rate at its place in `scales`.
     """
 
     span: Span
     unheld: tuple[str, ...] = ()
     updates: int = 0
+    scales: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

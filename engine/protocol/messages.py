@@ -270,7 +270,8 @@ class Begin(MessageStruct, frozen=True, tag=True):
 
     `leases` are the units of these steps, as far as they are not done; `is_last`: no more are expected. Parts
     get the same leases in the same order. A larger `stop` may follow at any time, also after the last.
-    `scale` is the factor of the learning rate from the next step on.
+    `scale` is the factor of the learning rate from the next step on, after so many `changes` of it: an order
+    that was overtaken takes none of them back.
     """
 
     step: Count
@@ -278,6 +279,7 @@ class Begin(MessageStruct, frozen=True, tag=True):
     leases: tuple[Lease, ...] = ()
     is_last: bool = True
     scale: float = 1.0
+    changes: Count = 0
 
 
 class ResumeStep(MessageStruct, frozen=True, tag=True):

@@ -87,6 +87,7 @@ class ParameterLink(Link[Fetch, Push]):
     has: Ranges = field(default_factory=Ranges)
     units: Ranges = field(default_factory=Ranges)
     scale: float = 1.0  # of the learning rate, in the newest step that has accumulated
+    pushed_scale: float = 1.0  # likewise, in the newest push
     rows_bytes: tuple[int, int] | None = None  # the least and the most bytes of values with some rows
 
     @property
@@ -244,20 +245,25 @@ class ParameterLinks(Links[ParameterLink]):
         """Puts them in place."""
         yield from self.install()
 
-    def make_way(self, unit: int, now: float) -> Iterator[LinkEffect]:
-        """Pushes what has accumulated for a shard that has this unit, which comes next, already."""
-        for link in self._in_the_way(unit):
+    def make_way(self, unit: int, now: float, *, scale: float = 1.0) -> Iterator[LinkEffect]:
+        """Pushes what has accumulated for a shard that has this unit, which comes next, already, and what has
+        accumulated under another factor of the learning rate: a push has one.
+        """
+        for link in self._in_the_way(unit, scale):
             if link.push is None:
                 yield from self._push(link, now)
             else:
                 link.is_due = True
 
-    def has_way(self, unit: int) -> bool:
-        """Returns whether this unit can be computed: where it is left out, nothing else has accumulated."""
-        return not any(self._in_the_way(unit))
+    def has_way(self, unit: int, *, scale: float = 1.0) -> bool:
+        """Returns whether this unit can be computed: where it is left out, nothing else has accumulated, and
+        nothing anywhere under another factor of the learning rate.
+        """
+        return not any(self._in_the_way(unit, scale))
 
-    def _in_the_way(self, unit: int) -> Iterator[ParameterLink]:
-        return (link for link in self._links.values() if link.accumulated_from and unit in link.has)
+    def _in_the_way(self, unit: int, scale: float) -> Iterator[ParameterLink]:
+        accumulated = (link for link in self._links.values() if link.accumulated_from)
+        return (link for link in accumulated if unit in link.has or link.scale != scale)
 
     def computed(self, step: int, unit: int, now: float, *, scale: float = 1.0) -> Iterator[LinkEffect]:
         """Counts a step's gradient, which has been accumulated and applied to the part's parameters.
@@ -325,9 +331,10 @@ class ParameterLinks(Links[ParameterLink]):
             return
         unheld = ["in_flight"] * (link.staged.pushes < link.sequences)
         unheld += ["accumulated"] * (link.accumulated_from is not None)
+        scales = tuple(link.pushed_scale if name == "in_flight" else link.scale for name in unheld)
         updates = link.staged.others + link.staged.pushes
         link.installed, link.staged = link.staged, None
-        yield Install(link.span("parameters"), tuple(unheld), updates)
+        yield Install(link.span("parameters"), tuple(unheld), updates, scales)
 
     def _push(self, link: ParameterLink, now: float) -> Iterator[LinkEffect]:
         assert link.accumulated_from is not None and self._done is not None, link
@@ -340,6 +347,7 @@ class ParameterLinks(Links[ParameterLink]):
             self.incarnation, link.sequences, *link.pushed_from.version, self._done, units, link.scale
         )
         link.sequences += 1
+        link.pushed_scale = link.scale
         yield SwapBuffers(link.span("in_flight"))
         yield link.transmit(message, now)
 

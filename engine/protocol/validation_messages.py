@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
-
 from partita.engine.protocol.message_base import Count, MessageStruct, UnitRange
 
 
@@ -17,7 +13,7 @@ class ValidationWork(MessageStruct, frozen=True, tag=True):
     a part answers those that it has done from memory.
     """
 
-    round: Annotated[int, msgspec.Meta(ge=1, lt=1 << 27)]
+    round: Count
     units: tuple[UnitRange, ...]
     evaluation: Count = 0
 

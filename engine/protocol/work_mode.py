@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final
 
-from partita.engine.protocol.actions import Checkpoint, CoordinatorAction
+from partita.engine.protocol.actions import Checkpoint, CoordinatorAction, Validate
 from partita.engine.protocol.commands import Iterated
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progress, Warn
 from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
@@ -51,9 +51,6 @@ class WorkMode(ABC):
 
     is_saved: bool = True
     """States whether the last checkpoint holds all that is known of the run when it starts."""
-
-    shown: int = 0
-    """The command by which shards send the present point; 0: parts have the parameters, or fetch them."""
 
     saves_first: bool = False
     """Whether a checkpoint is to be written before the next request."""
@@ -136,6 +133,19 @@ class WorkMode(ABC):
     def set_scale(self, scale: float, now: float) -> list[CoordinatorEffect]:
         """Multiplies the learning rate by a factor from the next safe point on."""
         raise AssertionError("there is no learning rate in this mode")
+
+    @property
+    def shown(self) -> int:
+        """The command by which shards send the present point; 0: parts have the parameters, or fetch them."""
+        return 0
+
+    def is_at(self, stop: Validate) -> bool:
+        """Returns whether all that is before a stop is done, so that replicas can agree on the parameters."""
+        return self.is_complete
+
+    def is_past(self, stop: Validate) -> bool:
+        """Returns whether the run goes on from parameters that hold more: an earlier one had this stop."""
+        return False
 
     @property
     def validators(self) -> dict[int, tuple[int, ...]]:

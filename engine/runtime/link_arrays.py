@@ -75,7 +75,7 @@ class LinkArrays(Arrays):
             self._vectors.changed(own)
         payload.release()
         if isinstance(self._updates, GradientAccumulation):
-            self._updates.install(own, effect.unheld, effect.updates)
+            self._updates.install(own, effect.unheld, effect.updates, effect.scales)
 
     def _install_rows(self, own: slice, payload: Payload) -> None:
         """Writes the rows that have changed since the last values came, over those."""

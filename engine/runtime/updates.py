@@ -210,7 +210,7 @@ class GradientAccumulation(LocalOptimizer):
         if self._mirror is not None:
             self._age = self._mirror.advance(self._age)
 
-    def install(self, span: slice, unheld: Sequence[str], updates: int) -> None:
+    def install(self, span: slice, unheld: Sequence[str], updates: int, scales: Sequence[float]) -> None:
         """Applies gradients over new parameters, as a shard will, but with the part's own state.
 
         The state does not change: it holds these gradients already.
@@ -219,15 +219,16 @@ class GradientAccumulation(LocalOptimizer):
             span: where the parameters are new.
             unheld: of "in_flight" and "accumulated", those which the parameters do not hold.
             updates: of the new parameters so far.
+            scales: for each of them, the factor of the learning rate.
         """
         if self._mirror is None:
             for table, first, stop in self.rows_in(span):
                 table.forget(first, stop)
         age = self._age + self._per_step
-        for n, name in enumerate(unheld):
+        for n, (name, scale) in enumerate(zip(unheld, scales, strict=True)):
             if name == "accumulated" and self._mirror is not None:
                 self._mirror.keep(span)
-            self._apply_over(name, span)(UpdateContext(updates + n, age=age, scale=self._scale))
+            self._apply_over(name, span)(UpdateContext(updates + n, age=age, scale=scale))
         if "accumulated" not in unheld and self._mirror is not None:
             self._mirror.keep(span)
 

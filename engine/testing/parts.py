@@ -17,6 +17,7 @@ from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
 from partita.engine.protocol.part import LookForWaits
+from partita.engine.protocol.part_validation import RestartValidation, RunValidation, ValidationDone
 from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
@@ -39,6 +40,9 @@ from partita.engine.testing.invariants import require
 from partita.engine.testing.schedule import Schedule
 
 RETRY_S: Final = 1.0
+VALIDATION_S: Final = 0.4
+"""The longest that a minibatch of a validation takes."""
+
 OF_LINKS: Final = ("parameters", "staged", "accumulated", "in_flight")
 """The vectors of a part with links to shards."""
 
@@ -147,6 +151,7 @@ class PartBody(SimulatedBody):
         self.schedule, self.vectors, self.arithmetic = schedule, dict(vectors), arithmetic
         self.step: Step | None = None
         self._staged: dict[int, Any] = {}  # messages, by the place of their numbers
+        self._validated: RunValidation | None = None  # a minibatch that is evaluated
         arithmetic.body = self
 
     def carry_out(self, effect: Any, event: Any) -> Any:
@@ -159,6 +164,8 @@ class PartBody(SimulatedBody):
                 arithmetic.begins(effect)
             case LookForWaits():
                 return StuckOn(0, ())
+            case RunValidation() | RestartValidation():
+                self._validate(effect)
             case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
                 vectors["staged"][start:stop] = numbers
                 self._staged[start] = event.message
@@ -238,10 +245,36 @@ class PartBody(SimulatedBody):
         require(self.step is None, "I3", self.host.id, "installs parameters inside a step")
         start, stop = effect.span.start, effect.span.stop
         numbers = self.vectors["staged"][start:stop]
-        for name in effect.unheld:
-            numbers = [a + b for a, b in zip(numbers, self.vectors[name][start:stop], strict=True)]
+        for name, scale in zip(effect.unheld, effect.scales, strict=True):
+            gradient = self.vectors[name][start:stop]
+            numbers = [a + scale * b for a, b in zip(numbers, gradient, strict=True)]
         self.vectors["parameters"][start:stop] = numbers
         self.arithmetic.installed(effect, self._staged[start])
+
+    # Validations.
+
+    def _validate(self, effect: RunValidation | RestartValidation) -> None:
+        """Begins a minibatch, which ends when all parts of the replica have come so far, or drops it."""
+        if isinstance(effect, RestartValidation):
+            self._validated = None
+            return
+        require(self.step is None, "E3", self.host.id, "evaluates", effect, "in", self.step)
+        require(self._validated is None, "E1", self.host.id, "evaluates", effect, "in", self._validated)
+        self._validated, schedule, run = effect, self.schedule, self.host.coordinator.incarnation
+        for body in schedule.meet(self, "validation", run, self.arithmetic.replica, effect.number):
+            wait_s = VALIDATION_S * schedule.world.stops.random()
+            body.host.later(wait_s, body.on_validated, effect.number)
+
+    def on_validated(self, number: int) -> None:
+        """Ends a minibatch; its sums say what was evaluated, and with which parameters."""
+        begun = self._validated
+        if begun is None or begun.number != number:
+            return
+        self._validated = None
+        parameters = tuple(self.vectors["parameters"])
+        self.host.on_event(
+            ValidationDone(number, float(begun.unit), self.arithmetic.machine, sums=parameters)
+        )
 
     # Steps.
 

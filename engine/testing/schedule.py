@@ -31,6 +31,7 @@ from partita.engine.protocol.coordinator_effects import (
     Starting,
     StopRequested,
     Timeouts,
+    Validated,
     Warn,
 )
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
@@ -49,6 +50,7 @@ from partita.engine.testing.hostile import Hostility, WatchedHost
 from partita.engine.testing.invariants import Outcome, ProcessId, Violation, Writers, require
 from partita.engine.testing.layout import Layout
 from partita.engine.testing.scenario import Environment
+from partita.engine.testing.user import StopModel, User
 from partita.engine.testing.world import Delivery, Process, World
 from partita.engine.transport.simulated import SimulatedNetwork
 
@@ -167,6 +169,8 @@ class CoordinatorHost(Launcher):
                         old.exit()
             case Commit():
                 self._commit(effect)
+            case Validated():
+                self.schedule.stops.stops(self, effect)
             case EndRun() | AbortRun():
                 self.schedule.end(effect)
             case Warn() | Progress():
@@ -201,6 +205,7 @@ class CoordinatorHost(Launcher):
 
     def _commit(self, order: Commit) -> None:
         """Writes a manifest, or fails to, and reports it later; between the two anything may happen."""
+        self.schedule.stops.commits(order)
         full = self._environment.is_full(self.world.random, self.world.now)
         if not full:
             disk = self.schedule.disk
@@ -227,6 +232,7 @@ class Schedule(ABC):
         ending: the effect that ended the run.
         mended: whether the user's function raises no more.
         hostility: the hostile members; None: there are none.
+        stops: validations and callbacks; a subclass sets what its seed draws.
     """
 
     coordinator: CoordinatorHost
@@ -255,7 +261,8 @@ class Schedule(ABC):
         self._part, self._shard = part, shard
         self._raises_left = environment.raising[1] if environment.raising else 0
         self._raised_at = 0.0
-        self._meetings: dict[tuple[int, ...], list[Any]] = {}
+        self._meetings: dict[tuple[Any, ...], list[Any]] = {}
+        self.stops = StopModel(self, User())
         self.hostility = Hostility(self, Random(world.beside.getrandbits(64))) if hostile else None
         world.network = SimulatedNetwork(world.random, environment.network)
         world.on_exit = self.exited
@@ -340,6 +347,7 @@ class Schedule(ABC):
         for _ in range(world.beside.choice(self.power_losses) if environment.faults else 0):
             world.at(world.beside.uniform(0.0, environment.chaos_s), None, self._lose_power, None)
         world.at(environment.chaos_s, None, lambda _: faults.heal(world), None)
+        self.stops.plan()
         if environment.stop_at is not None:
             world.at(environment.stop_at, None, self._stop, None)
 
@@ -397,7 +405,7 @@ class Schedule(ABC):
     def left(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing, where nothing is shared
         """Handles that the parts of a replica have left the run."""
 
-    def meet(self, part: Part, *key: int) -> list[Part]:
+    def meet(self, part: Part, *key: int | str) -> list[Part]:
         """Registers a part at a meeting: all parts of its replica once the last has come, nobody before."""
         met = self._meetings.setdefault(key, [])
         met.append(part)
@@ -436,6 +444,18 @@ class Schedule(ABC):
         raising = environment.raising
         raised = raising is not None and raising[1] >= 3 and self._raises_left == 0 and due
         require(self.mended or not (quiet and raised), "I13", raising, "raised, and the run went on")
+
+    def agreed_parameters(self, machine: int) -> Sequence[float] | None:
+        """The parameters of a machine that all replicas have now; None: each may have its own."""
+        raise AssertionError(machine)
+
+    @abstractmethod
+    def check_stop(self, at: int) -> None:
+        """Requires that the run has done what is before a stop, and nothing behind it (E3)."""
+
+    @abstractmethod
+    def position_of(self, order: Commit) -> int:
+        """Examples, or iterations, that a checkpoint holds."""
 
     @abstractmethod
     def check_commit(self, order: Commit) -> None:

@@ -258,11 +258,11 @@ class ShardBody(SimulatedBody):
         return None
 
     def apply(self, effect: ApplyGradient) -> None:
-        """Adds a gradient to the values."""
+        """Adds a gradient, times the factor of the learning rate, to the values."""
         assert isinstance(effect.payload, Numbers)
         x = list(self.vectors[POINT])
         for i, number in enumerate(effect.payload, effect.span.start):
-            x[i] += number
+            x[i] += effect.scale * number
         self.vectors[POINT] = tuple(x)
 
     def _take_time(self) -> None:

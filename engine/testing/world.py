@@ -95,6 +95,7 @@ class World:
         beside: another one, for what must not move the draws of all that is older.
         links: draws how long messages wait in shared memory.
         has_links: whether shards share memory with their backups.
+        stops: draws how long minibatches of validations take.
         processes: all that were ever launched, in that order.
         on_exit: called with each process that ends.
     """
@@ -106,6 +107,7 @@ class World:
         self.beside = Random(-39 - seed)
         self.links = Random(-71 - seed)
         self.has_links = self.links.random() < 0.5
+        self.stops = Random(-103 - seed)
         self.processes: list[Process] = []
         self.network: SimulatedNetwork
         self.events = 0

@@ -127,7 +127,7 @@ def test_what_is_in_flight_and_what_has_accumulated_is_applied_over_what_lacks_i
     end(links, 1)
     serve(links, 1, version=7, updates=7)
     assert done(links, links.install()) == [
-        Install(span, ("in_flight", "accumulated"), updates=7) for span in WHOLE
+        Install(span, ("in_flight", "accumulated"), 7, (1.0, 1.0)) for span in WHOLE
     ]
     assert links.updates == 8, "with the push in flight"
 
@@ -149,7 +149,7 @@ def test_values_that_lack_a_push_are_installed_before_the_next_one_overwrites_it
     settle(links, 0)
     found = end(links, 1)
     assert found[:2] == [
-        Install(WHOLE[0], ("in_flight", "accumulated"), 3),
+        Install(WHOLE[0], ("in_flight", "accumulated"), 3, (1.0, 1.0)),
         SwapBuffers(Span("in_flight", 0, 2)),
     ]
     assert done(links, links.install()) == []

@@ -18,6 +18,7 @@ from partita.engine.protocol.apply_on_arrival import _Part
 from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.link import Install
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Fetch, Parameters, Push
 from partita.engine.protocol.parameter_links import SavePushRecord
@@ -283,12 +284,19 @@ class DoesNotInherit(ParameterLinks):
         return iter(())
 
 
+def _without(effect: Install, lacks: tuple[str, ...]) -> Install:
+    """The effect without the gradients of these vectors, nor their factors of the learning rate."""
+    both = zip(effect.unheld, effect.scales, strict=True)
+    held = [(name, scale) for name, scale in both if name not in lacks]
+    return replace(effect, unheld=tuple(name for name, _ in held), scales=tuple(scale for _, scale in held))
+
+
 class _InstallsLess(ParameterLinks):
     lacks: ClassVar[tuple[str, ...]] = ()
 
     def _install(self, link: Any) -> Iterator[Any]:
         for effect in super()._install(link):
-            yield replace(effect, unheld=tuple(name for name in effect.unheld if name not in self.lacks))
+            yield _without(effect, self.lacks)
 
 
 class ForgetsWhatIsInFlight(_InstallsLess):
@@ -302,8 +310,8 @@ class ForgetsWhatHasAccumulated(_InstallsLess):
 class AppliesAgainWhatTheShardHas(ParameterLinks):
     def _install(self, link: Any) -> Iterator[Any]:
         for effect in super()._install(link):
-            names = [name for name in effect.unheld if name != "in_flight"]
-            yield replace(effect, unheld=("in_flight", *names))
+            rest = _without(effect, ("in_flight",))
+            yield replace(rest, unheld=("in_flight", *rest.unheld), scales=(link.pushed_scale, *rest.scales))
 
 
 class PushesBeforeItInstalls(ParameterLinks):

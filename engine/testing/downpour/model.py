@@ -86,6 +86,8 @@ class ReferenceModel:
         self._newest_part: dict[str, int] = {}
         self._made: dict[tuple[ProcessId, str], int] = {}
         self._accumulated: dict[ProcessId, list[float]] = {}
+        self._scaled: dict[ProcessId, list[float]] = {}  # likewise, each times its factor of the rate
+        self._scales: dict[tuple[str, Push], float] = {}  # of pushes
         self._settled: dict[tuple[ProcessId, str], int] = {}
         self._installed: dict[tuple[ProcessId, str], tuple[int, int]] = {}
         self._parameters: dict[ProcessId, list[float]] = {}  # that a part should have
@@ -97,6 +99,7 @@ class ReferenceModel:
     def part_is_born(self, part: ProcessId, *, size: int) -> None:
         """Adds a part's process with nothing accumulated; answers to an older one count no more."""
         self._accumulated[part] = [0] * size
+        self._scaled[part] = [0] * size
         self._parameters[part] = [0] * size
         self._undone[part] = {number: [] for number in range(size)}
         self._newest_part[part[0]] = part[1]
@@ -113,24 +116,25 @@ class ReferenceModel:
         expected = self._parameters[part]
         require(parameters == expected, "I14", part, "has", parameters, "in step", step, "not", expected)
 
-    def computed(self, part: ProcessId, step: int, unit: int, gradient: list[float]) -> None:
+    def computed(self, part: ProcessId, step: int, unit: int, gradient: list[float], *, scale: float) -> None:
         """Adds a step's gradient to what has accumulated."""
         self._computed[part[0]] = max(self._computed.get(part[0], 0), step + 1)
         accumulated = self._accumulated[part]
         for i, number in enumerate(gradient):
             accumulated[i] += number
-            self._parameters[part][i] += number
+            self._scaled[part][i] += scale * number
+            self._parameters[part][i] += scale * number
             self._undone[part][i].append(unit)
 
     def discards(self, part: ProcessId, *, start: int, stop: int) -> None:
         """Clears gradients of steps that were done again, and that a shard has already."""
         for i in range(start, stop):
-            self._parameters[part][i] -= self._accumulated[part][i]
+            self._parameters[part][i] -= self._scaled[part][i]
         self._clears(part, start, stop)
 
     def _clears(self, part: ProcessId, start: int, stop: int) -> None:
         for i in range(start, stop):
-            self._accumulated[part][i] = 0
+            self._accumulated[part][i] = self._scaled[part][i] = 0
             self._undone[part][i] = []
 
     def pushes(
@@ -154,6 +158,10 @@ class ReferenceModel:
         require(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
         expected = self._accumulated[part][start:stop]
         require(payload == tuple(expected), "I1", push, "holds", payload, "of", expected)
+        scaled, scale = self._scaled[part][start:stop], message.scale
+        same = [scale * number for number in payload] == scaled
+        require(same, "L1", push, "holds", payload, "times", scale, "and not", scaled)
+        self._scales[shard, push] = scale
         units = tuple(self._undone[part][start])
         named = [unit for one in message.units for unit in range(*one)]
         require(named == sorted(units), "I15", push, "to", shard, "names", named, "of", units)
@@ -185,9 +193,10 @@ class ReferenceModel:
         before = self._installed.get((part, shard), (-1, -1))
         require(version >= before, "I3", part, "goes back from", before, "to", version, "of", shard)
         self._installed[part, shard] = version
-        expected = [a + b for a, b in zip(values, self._accumulated[part][start:], strict=False)]
+        expected = [a + b for a, b in zip(values, self._scaled[part][start:], strict=False)]
         for push in self._unheld(part, (shard, version[0]), version[1]):
-            expected = [a + b for a, b in zip(expected, self._payloads[shard, push], strict=True)]
+            scale, payload = self._scales[shard, push], self._payloads[shard, push]
+            expected = [a + scale * b for a, b in zip(expected, payload, strict=True)]
         self._parameters[part][start : start + len(values)] = expected
 
     def _unheld(self, part: ProcessId, shard: ProcessId, version: int) -> Iterable[Push]:
@@ -267,7 +276,7 @@ class ReferenceModel:
             lineage.units.add((machine, unit))
         lineage.version += 1
         for i, number in enumerate(payload):
-            lineage.values[start + i] += number
+            lineage.values[start + i] += self._scales[shard[0], push] * number
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
 
     def learns(self, shard: ProcessId, part: ProcessId, fetch: Fetch) -> None:
@@ -292,6 +301,11 @@ class ReferenceModel:
         require(version == lineage.version or late, "I3", shard, "says", version, "at", lineage.version)
         if promises:
             self._promised[shard[0]].add(push)
+
+    def requires_scale(self, shard: str, push: Push, scale: float) -> None:
+        """Requires that a push is applied with the rate in force when it was made (L1)."""
+        made = self._scales.get((shard, push))
+        require(scale == made, "L1", push, "to", shard, "is applied with the factor", scale, "not", made)
 
     def requires_payload(self, shard: str, push: Push, payload: object) -> None:
         """Requires that a record has the numbers that were pushed (I1)."""

@@ -58,6 +58,7 @@ class Integers(PartArithmetic):
         self.shard_at = {start: shard for shard, start, _ in self.spans}
         self.model.part_is_born(self.id, size=sum(stop - start for _, start, stop in self.spans))
         self._began = False
+        self._scale_place = 0  # of the factor of the last step
 
     @override
     def begins(self, step: RunUnit) -> None:
@@ -67,9 +68,20 @@ class Integers(PartArithmetic):
             self._began = True
             self.model.begins(self.id, step.step, resumed=2**53 * run.work.has_left(self.replica))
         self.model.computes(self.id, step.step, vectors["parameters"])
+        self._require_scale(step)
         slowest = scenario.straggler if (self.replica, self.machine) == (0, 0) else 1.0
         wait_s = scenario.step_s * slowest * self.world.random.random()
         self.host.later(wait_s, self.body.on_computed, (step, None))
+
+    def _require_scale(self, step: RunUnit) -> None:
+        stops = self.schedule.stops
+        is_present = self.run is self.schedule.coordinator
+        self._scale_place = stops.require_scale(
+            self.id,
+            step.scale,
+            since=self._scale_place,
+            behind_stop=is_present and step.unit >= stops.validated,
+        )
 
     @override
     def computed(self, step: RunUnit, found: Any) -> StepDone | None:
@@ -79,8 +91,8 @@ class Integers(PartArithmetic):
         gradient: list[float] = [1 + (seed + 2 * i) % 9 for i in range(len(vectors["accumulated"]))]
         for i, number in enumerate(gradient):
             vectors["accumulated"][i] += number
-            vectors["parameters"][i] += number
-        self.model.computed(self.id, step.step, step.unit, gradient)
+            vectors["parameters"][i] += step.scale * number
+        self.model.computed(self.id, step.step, step.unit, gradient, scale=step.scale)
         for part in self.schedule.meet(self, self.run.incarnation, self.replica, incarnation, step.step):
             assert part.body.step is not None
             part.host.later(0.001, part.body.on_done, StepDone(part.body.step.number))

@@ -81,8 +81,9 @@ def begun(
             push = effect.part, effect.incarnation, effect.sequence
             held.add(push)
             lineage.units |= {(machine_of(push[0]), unit) for unit in before.model.units_of(own.name, push)}
+            before.model.requires_scale(own.name, push, effect.scale)
             for i, number in enumerate(effect.payload, effect.span.start):
-                values[i] += number
+                values[i] += effect.scale * number
     before.model.requires_promises(own.name, held)
     lineage.values = values
     return ShardState({POINT: tuple(values)}, units=dict(policy.persist(0).units), reference=lineage)

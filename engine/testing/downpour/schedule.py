@@ -43,6 +43,7 @@ from partita.engine.testing.log import LogFolder
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.shards import ShardState
+from partita.engine.testing.user import StopModel, draw_user
 from partita.engine.testing.world import Process, World
 
 NUMBERS_OF_A_MACHINE: Final = 4
@@ -151,6 +152,9 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.begins = {name: self._begun(name) for name in schedule.layout.sizes}
         lineages: dict[str, Lineage] = {name: state.reference for name, state in self.begins.items()}
         done = Ranges(schedule.before if self.start is None else self.start.done)
+        stops = schedule.stops
+        if run:
+            stops.resumes(None if self.start is None else self.start.checkpoint, done.size)
         held = [unit for unit in range(schedule.units) if schedule.held_by_all(unit, lineages)]
         self.work = WorkModel(schedule.units, [*done, *((unit, unit + 1) for unit in held)])
         self.logs = {name: LogFolder() for name in lineages} if schedule.keeps else {}
@@ -159,7 +163,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
             lineages, self.writers, twice=twice, keeps=keeps, waits=schedule.replicated
         )
         self.machine = leaving(schedule.kind(Coordinator), least)(
-            schedule.scenario.driver.coordinator,
+            stops.pacing.around(schedule.scenario.driver.coordinator, works=True, replicas=1),
             Outline(1, schedule.units, 1, topology.replicas),
             schedule.kind(LeasedMode)(
                 done=tuple(done),
@@ -172,6 +176,8 @@ class DownpourCoordinatorHost(CoordinatorHost):
                 timeouts=schedule.timeouts(),
                 least=least,
                 keeps_records=schedule.keeps,
+                validated=stops.validated,
+                scale=stops.scale,
             ),
         )
 
@@ -264,6 +270,8 @@ class DownpourSchedule(Schedule):
         self.before = [(n * steps, n * steps + done) for n, done in enumerate(self.scenario.done) if done]
         self.least = draw_least(seed, driver, topology.replicas)
         self._crashes = draw_crashes(seed, self.environment.chaos_s)
+        if not self.before:
+            self.stops = StopModel(self, draw_user(seed, steps=self.units, chaos_s=self.environment.chaos_s))
         self._runs: list[WorkModel] = []
         self.keeps, self.replicated = durability == "log", durability == "replicated"
         self.sync_s = world.beside.choice((0.0, 0.1, 0.5, 2.0))
@@ -292,13 +300,23 @@ class DownpourSchedule(Schedule):
 
     @override
     def end(self, order: EndRun | AbortRun) -> None:
-        """Ends the run. One that the user has stopped goes on."""
-        if isinstance(order, AbortRun) or order.complete:
+        """Ends the run. One that the user, a callback or a limit has stopped goes on."""
+        if isinstance(order, AbortRun) or (order.complete and not self._ends_early()):
             super().end(order)
             return
-        require(self.stopped, "I8", "the run ended early", order)
+        require(order.complete or self.stopped, "I8", "the run ended early", order)
         self.world.note(self.coordinator, type(order).__name__, order)
         self.coordinator.exit()
+
+    def _ends_early(self) -> bool:
+        """Returns whether callbacks or a limit have ended the run; a checkpoint must hold all of it (E4)."""
+        newest, most = self.disk.newest(), self.stops.pacing.most
+        if newest is None or (most is None and not self.stops.reason):
+            return False
+        held = Ranges(newest.done)
+        self.stops.require_end(held.size, limit=self.units if most is None else min(most, self.units))
+        require([*held] == [(0, held.size)], "E4", "the run ends with", [*held])
+        return held.size < self.units
 
     def _resume(self, _: object) -> None:
         """Starts the next coordinator from what is on disk, and nothing else (I10)."""
@@ -330,6 +348,38 @@ class DownpourSchedule(Schedule):
     def is_of_two(self, unit: int) -> bool:
         """Returns whether a replica has left that may have done this unit."""
         return any(work.is_of_two(unit) for work in self._runs)
+
+    # Stops.
+
+    @override
+    def agreed_parameters(self, machine: int) -> list[float]:
+        found: list[float] = []
+        for shard, _, _ in self.layout.of_machine[machine]:
+            start, stop = self.layout.of_shard[shard][machine]
+            found += self._present(shard).values[start:stop]
+        return found
+
+    def _present(self, shard: str) -> Lineage:
+        """The values of the process that is a shard now."""
+        life = shard, self.coordinator.current[shard]
+        lineages = self.coordinator.model.lineages
+        require(life in lineages, "E2", "a stop, and", life, "has no parameters yet")
+        return lineages[life]
+
+    @override
+    def check_stop(self, at: int) -> None:
+        before = Ranges(self.before)
+        wanted = {unit for unit in range(at) if unit not in before}
+        for machine, shard in self._ranges:
+            lineage = self._present(shard)
+            gone = self.coordinator.model.gone(shard, lineage)
+            held = {unit for of, unit in lineage.units | gone if of == machine}
+            require(held - wanted == set(), "E3", shard, "holds", sorted(held - wanted), "at the stop", at)
+            require(wanted - held == set(), "E3", shard, "lacks", sorted(wanted - held), "at the stop", at)
+
+    @override
+    def position_of(self, order: Commit) -> int:
+        return Ranges(order.done).size
 
     # Files.
 

@@ -93,6 +93,7 @@ def _replay(
             assert isinstance(effect, ApplyGradient), effect
             body.apply(effect)
             push = (effect.part, effect.incarnation, effect.sequence)
+            model.requires_scale(body.host.name, push, effect.scale)
             values = list(body.vectors[POINT])
             assert isinstance(effect.payload, Numbers)
             start = effect.span.start
@@ -127,6 +128,7 @@ class Checks(ShardChecks):
     def applies(self, effect: ApplyGradient, x: Vector) -> None:
         assert isinstance(effect.payload, Numbers)
         push = (effect.part, effect.incarnation, effect.sequence)
+        self._model.requires_scale(self._id[0], push, effect.scale)
         self._model.applies(self._id, push, effect.payload, start=effect.span.start, values=list(x))
 
     @override
@@ -160,6 +162,7 @@ class BackupChecks(Checks):
     def applies(self, effect: ApplyGradient, x: Vector) -> None:
         assert isinstance(effect.payload, Numbers)
         push = (effect.part, effect.incarnation, effect.sequence)
+        self._model.requires_scale(self._id[0], push, effect.scale)
         self._model.enters(self._id, push, effect.payload, start=effect.span.start, values=list(x))
 
     @override

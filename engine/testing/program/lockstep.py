@@ -136,7 +136,8 @@ class _Step:
                 vectors["parameters"] = list(vectors["start"])
             case a.Apply(to=to, gradient=by):
                 normed = self._normed and to == "parameters"
-                self._function.update(vectors, 0, n, machine=machine, normed=normed, to=to, by=by)
+                update, scale = self._function.update, self._view.scale
+                update(vectors, 0, n, machine=machine, normed=normed, scale=scale, to=to, by=by)
 
     def _act(self, actions: Sequence[Any]) -> object:
         """Carries out an action that all replicas do together; returns its result."""

@@ -224,7 +224,8 @@ class ProgramModel:
     def _compare(self, step: int) -> None:
         number, _ = self._running[step - 1]
         view = self._views[number]
-        before = View(number, view.members, 0, step - 1, self.positions[step - 1], view.until)
+        position = self.positions[step - 1]
+        before = View(number, view.members, 0, step - 1, position, view.until, scale=view.scale)
         expected = [_flat(state) for state in self._next_states(before, self.state(step - 1))]
         if not expected:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -137,11 +138,10 @@ class Gradients(PartArithmetic):
             self.own = effect.spans
         needed = getattr(effect.optimizer, "needs_norms", False)
         require(self._normed or not needed, "program", effect.optimizer, "needs norms, and has none")
-        update, vectors = self.schedule.function.update, self.body.vectors
+        of = partial(self.schedule.function.update, to=to, by=effect.gradient, scale=effect.scale)
         for span in effect.spans:
             normed = self._normed and to == "parameters"
-            of = {"to": to, "by": effect.gradient}
-            update(vectors, span.start, span.stop, machine=self.machine, normed=normed, **of)
+            of(self.body.vectors, span.start, span.stop, machine=self.machine, normed=normed)
         return 0.2 * self.schedule.scenario.step_s * self.world.random.random()
 
     @override

@@ -101,12 +101,14 @@ class Regression:
         *,
         machine: int,
         normed: bool,
+        scale: float,
         to: str = "parameters",
         by: str = "gradient",
     ) -> None:
         """Updates a range of a vector and its momentum by the same range of another one.
 
-        `normed`: the gradient of each parameter is scaled by its norms, which are in "norms".
+        `normed`: the gradient of each parameter is scaled by its norms, which are in "norms". `scale`: factor
+        of the learning rate.
         """
         parameters, momentum, gradient = vectors[to], vectors[momentum_of(to)], vectors[by]
         sums = [math.fsum(vectors["norms"][n::4]) for n in range(4)] if normed else [0.0] * 4
@@ -115,7 +117,7 @@ class Regression:
             change = factors[i >= self.own[machine]] * gradient[i]
             if self.has_momentum:
                 change = momentum[i] = DECAY * momentum[i] + change
-            parameters[i] -= RATE * change
+            parameters[i] -= RATE * scale * change
 
     def _cut(self, whole: Sequence[T]) -> list[list[T]]:
         """The vectors of the machines, each with the shared numbers at its end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import Topology, machine_of, part_indices, part_name
 from partita.engine.protocol.program_effects import SharedSpan
+from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Outline
 from partita.engine.testing.invariants import require
@@ -30,6 +31,7 @@ from partita.engine.testing.program.model import ProgramModel
 from partita.engine.testing.program.regression import Regression, start_of
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
+from partita.engine.testing.user import StopModel, draw_user
 from partita.engine.testing.world import World
 from partita.engine.transport.simulated import NetworkFaults
 
@@ -102,6 +104,7 @@ class ProgramCoordinatorHost(CoordinatorHost):
         """Sends a message; a view is checked before."""
         if isinstance(message, View):
             self.schedule.goes_on(message)
+            self.schedule.requires_scale(message)
             self.schedule.model.publishes(message, self.current, machine=machine_of(to))
         super().send(to, message, payload)
 
@@ -165,6 +168,11 @@ class ProgramSchedule(Schedule):
         # Drawn beside the scenario, which other seeds keep.
         self.item_bytes = Random(-3 - seed).choice((4, 4, 4, CHUNK_BYTES // 2, CHUNK_BYTES))
         self.coordinator = ProgramCoordinatorHost(self)
+        chaos_s, replicas = self.environment.chaos_s, topology.replicas
+        steps = scenario.epochs * -(-scenario.examples // scenario.batch)
+        if division is None:  # a round of clients is one step, which no stop is within
+            self.stops = StopModel(self, draw_user(seed, steps=steps, chaos_s=chaos_s))
+        self._scales: dict[int, float] = {}  # by view
         self.model = ProgramModel(
             self._start,
             self.function.places,
@@ -175,7 +183,7 @@ class ProgramSchedule(Schedule):
             rounds=division is not None,
         )
         self.coordinator.machine = self.kind(Coordinator)(
-            driver.coordinator,
+            self.stops.pacing.around(driver.coordinator, works=True, replicas=replicas),
             Outline(scenario.epochs, scenario.examples, batch, topology.replicas),
             self.kind(JoinedMode)(sharded=getattr(driver, "is_sharded", False)),
             topology,
@@ -214,6 +222,29 @@ class ProgramSchedule(Schedule):
         left, self._left = self._left, 0
         sharded = getattr(self.driver, "is_sharded", False)
         require(sharded or view.step >= left, "V5", view, "goes back from step", left, "which was whole")
+
+    def requires_scale(self, view: View) -> None:
+        """Requires that a view has the factor of the learning rate that was set last when it was published,
+        for all its parts (L1).
+        """
+        scale = self._scales.setdefault(view.number, self.stops.scale)
+        require(view.scale == scale, "L1", view, "has not the factor", scale)
+
+    @override
+    def agreed_parameters(self, machine: int) -> Sequence[float] | None:
+        model = self.model
+        return None if model.apart else model.state(max(model.positions))[machine][0]
+
+    @override
+    def check_stop(self, at: int) -> None:
+        """Requires that the examples before a stop are done, and none behind it but the rest of a step."""
+        done = self.model.positions[max(self.model.positions)]
+        joined = self.scenario.batch * self.environment.topology.replicas
+        require(at <= done < at + joined, "E3", "the run is at", done, "and stops at", at)
+
+    @override
+    def position_of(self, order: Commit) -> int:
+        return Ranges(order.done).size
 
     @property
     def least(self) -> int | None:
@@ -268,6 +299,16 @@ class ProgramSchedule(Schedule):
             self._start[machine]
         )
 
+    def _position_of_end(self) -> int:
+        """The examples that a complete run has done, which callbacks or a limit may have ended."""
+        whole, most = self.scenario.epochs * self.scenario.examples, self.stops.pacing.most
+        replicas = self.environment.topology.replicas
+        limit = whole if most is None else self.batches.position(0, -(-most // replicas), replicas)
+        at = self.stops.validated if self.stops.reason else min(limit, whole)
+        done = self.model.positions[max(self.model.positions)]
+        joined = self.scenario.batch * replicas
+        return done if at <= done < min(at + joined, whole + 1) else at  # the rest of a step
+
     @override
     def place(self, name: str) -> str:
         replica, _ = part_indices(name) or (0, 0)
@@ -293,7 +334,7 @@ class ProgramSchedule(Schedule):
         if not ending.complete:
             require(self.stopped, "I8", "the run ended early", ending)
             return
-        self.model.ends(self.scenario.epochs * self.scenario.examples)
+        self.model.ends(self._position_of_end())
         require(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
         assert ending.checkpoint is not None
         held = self.disk.manifests[ending.checkpoint].entries[0].version

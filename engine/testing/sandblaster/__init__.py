@@ -1,4 +1,4 @@
-"""Schedules of Sandblaster: I4 to I10 and I13.
+"""Schedules of Sandblaster: I4 to I10, I13 and E1 to E4.
 
 `scenario` draws what a seed adds to its environment: a `function` and a method, which may be a
 `random_method`. `reference` plays the method in one process, `invariants` checks a run after every event and

@@ -66,6 +66,7 @@ class Reference:
         scalars: the results of each request.
         states: every shard's vectors before the first request, and after each.
         iterations: the reported ones.
+        behind: the number of requests before each of them.
         outcome: the end of the method.
     """
 
@@ -77,6 +78,7 @@ class Reference:
         self.scalars: list[Scalars] = []
         self.states: list[dict[str, Vectors]] = [layout_start(function, layout)]
         self.iterations: list[Iterated] = []
+        self.behind: list[int] = []
         self.outcome: Outcome = self._play(begin())
 
     def _play(self, steps: Steps) -> Outcome:
@@ -89,6 +91,7 @@ class Reference:
                 return outcome
             if isinstance(asked, Iterated):
                 self.iterations.append(asked)
+                self.behind.append(len(self.requests))
                 scalars = ()
                 continue
             scalars = self._do(asked)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.protocol.batch_messages import Assignment, Command
-from partita.engine.protocol.commands import Iterated
+from partita.engine.protocol.commands import POINT, Iterated
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -40,6 +40,8 @@ from partita.engine.testing.sandblaster.invariants import RunInvariants, Sandbla
 from partita.engine.testing.sandblaster.reference import Reference, layout_start
 from partita.engine.testing.sandblaster.scenario import Scenario, draw
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
+from partita.engine.testing.user import StopModel, draw_user
+from partita.engine.testing.vectors import Vector
 from partita.engine.testing.world import Process, World
 
 
@@ -59,10 +61,14 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         scenario, disk = schedule.scenario, schedule.disk
         self.invariants = RunInvariants(schedule.invariants, self.writers)
         self.start = disk.newest()
+        stops = schedule.stops
+        if run:
+            checkpoint = None if self.start is None else self.start.checkpoint
+            stops.resumes(checkpoint, schedule.iterations(self.start))
         sizes = schedule.layout.sizes if schedule.durability == "log" else ()
         self.logs = {name: LogFolder() for name in sizes}
         self.machine = leaving(schedule.kind(Coordinator), schedule.least)(
-            lambda run: scenario.begin(),
+            stops.pacing.around(lambda run: scenario.begin(), works=False, replicas=1),
             Outline(0, scenario.portions.examples, 1, schedule.environment.topology.replicas),
             schedule.kind(EvaluationMode)(
                 unit_size=scenario.unit_size,
@@ -76,6 +82,7 @@ class SandblasterCoordinatorHost(CoordinatorHost):
                 timeouts=schedule.timeouts(),
                 least=schedule.least,
                 keeps_records=schedule.durability != "checkpoint",
+                validated=stops.validated,
             ),
         )
         self._left: int | None = None  # effects until it crashes
@@ -148,6 +155,7 @@ class SandblasterSchedule(Schedule):
         hostile: bool = False,
         durability: str = "checkpoint",
     ) -> None:
+        is_drawn = scenario is None
         self.scenario = scenario = scenario or draw(world.random, driver)
         self.durability, environment = durability, scenario.environment
         if durability == "replicated":
@@ -169,6 +177,9 @@ class SandblasterSchedule(Schedule):
             unit_size=scenario.unit_size,
         )
         self.start = layout_start(self.function, self.layout)
+        if is_drawn:
+            user = draw_user(seed, steps=4, chaos_s=self.environment.chaos_s, has_rate=False)
+            self.stops = StopModel(self, user, has_rate=False)
         self.coordinator = SandblasterCoordinatorHost(self, run=0)
 
     @override
@@ -190,16 +201,56 @@ class SandblasterSchedule(Schedule):
         """Ends the run. One that the user has stopped goes on, and so does one that an error of the user's
         has ended, once it is mended.
         """
-        if isinstance(order, EndRun) and order.complete:
+        if isinstance(order, EndRun) and order.complete and not self._ends_early(order):
             super().end(order)
             return
         if isinstance(order, EndRun):
-            require(self.stopped, "I8", "the run ended early", order)
+            require(order.complete or self.stopped, "I8", "the run ended early", order)
         else:
             self.check_failure(order)
             self.mended = True
         self.world.note(self.coordinator, type(order).__name__, order)
         self.coordinator.exit()
+
+    def _ends_early(self, order: EndRun) -> bool:
+        """Returns whether callbacks or a limit have ended the run behind an iteration (E4)."""
+        if order.outcome == self.invariants.reference.outcome:
+            require(not self.stops.reason, "E4", order, "and the callbacks ended it:", self.stops.reason)
+            return False
+        newest, (iterations,) = self.disk.newest(), order.steps
+        reported = [one.iteration for one in self.invariants.reference.iterations]
+        most = self.stops.pacing.most or 0
+        first = next((one for one in reported if one >= most), 0)
+        self.stops.require_end(iterations, limit=first)
+        held = 0 if newest is None else newest.position
+        recorded = len(self.disk.journal)
+        require(held == recorded, "E4", "the last checkpoint holds", held, "of", recorded, "requests")
+        return True
+
+    @override
+    def agreed_parameters(self, machine: int) -> Vector:
+        state = self.invariants.reference.states[len(self.disk.journal)]
+        found: Vector = ()
+        for shard, _, _ in self.layout.of_machine[machine]:
+            start, stop = self.layout.of_shard[shard][machine]
+            found += state[shard][POINT][start:stop]
+        return found
+
+    @override
+    def check_stop(self, at: int) -> None:
+        """Requires that the journal ends where the method reports this iteration."""
+        reference, n = self.invariants.reference, len(self.disk.journal)
+        both = zip(reference.iterations, reference.behind, strict=True)
+        done = [one.iteration for one, requests in both if requests == n]
+        require(at in done, "E3", n, "requests are done at the stop", at, "and end iterations", done)
+
+    @override
+    def position_of(self, order: Commit) -> int:
+        return order.steps[0]
+
+    def iterations(self, start: Commit | None) -> int:
+        """The iterations that a run goes on from, by the answers in its journal."""
+        return 0 if start is None else self.position_of(start)
 
     def _resume(self, _: object) -> None:
         """Starts the next coordinator from what is on disk, and nothing else (I10)."""

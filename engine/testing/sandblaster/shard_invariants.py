@@ -14,6 +14,7 @@ from partita.engine.protocol.commands import (
     Operation,
     Restore,
     Scalars,
+    ShowPoint,
     Snapshot,
     zero,
 )
@@ -58,6 +59,8 @@ class ShardInvariants(ShardChecks):
         self._number = number
         require(counts.command == self._run.commands[number], "I7", self._life, "has", counts.command)
         operations = list(counts.command.operations)
+        if any(isinstance(one, ShowPoint) for one in operations):
+            self._point = self._vectors.get(POINT, ())
         evaluate = next((n for n, one in enumerate(operations) if isinstance(one, Evaluate)), None)
         if evaluate is not None:
             self._rest = deque(operations[evaluate:])
@@ -83,7 +86,12 @@ class ShardInvariants(ShardChecks):
         self._pause()
 
     def _pause(self) -> None:
-        """Begins an evaluation, if that is next. One to which nobody contributes is over at once."""
+        """Begins an evaluation, if that is next. One to which nobody contributes is over at once. Where the
+        point is shown to parts, it is this one.
+        """
+        if self._rest and isinstance(self._rest[0], ShowPoint):
+            self._rest.popleft()
+            self._point = self._vectors.get(POINT, ())
         if not self._rest or not isinstance(self._rest[0], Evaluate):
             return
         evaluation = self._rest.popleft()
