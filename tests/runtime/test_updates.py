@@ -126,12 +126,12 @@ def test_over_new_parameters_gradients_are_applied_as_on_a_shard_by_the_parts_ow
     vectors.arriving(span)[:] = new[span]
     vectors.changed(span)
     before = vectors.parameters.copy()
-    part.install(span, ("in_flight", "accumulated"), 7)
+    part.install(span, ("in_flight", "accumulated"), 7, (0.5, 2.0))
     expected = before[span].copy()
-    for n_updates, name in ((7, "in_flight"), (8, "accumulated")):
+    for n_updates, name, scale in ((7, "in_flight", 0.5), (8, "accumulated", 2.0)):
         own = {kept: vector[span].copy() for kept, vector in state.items()}
         on_shard = optimizer.on_shard().bind(expected, getattr(part, name)[span], own)
-        assert on_shard(UpdateContext(n_updates, age=3))
+        assert on_shard(UpdateContext(n_updates, age=3, scale=scale))
     assert vectors.parameters[span].tobytes() == expected.tobytes()
     assert np.array_equal(vectors.parameters[:5], before[:5])
     for name, vector in state.items():

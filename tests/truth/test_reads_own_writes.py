@@ -127,10 +127,10 @@ class Bench:
                     self.updates.advance(updates)
                 case Stage(span=span, payload=payload):
                     self.staged[span.start] = payload.array
-                case Install(span=Span(start=start, stop=stop), unheld=unheld, updates=updates):
+                case Install(span=Span(start=start, stop=stop)):
                     self.vectors.arriving(slice(start, stop))[:] = self.staged[start]
                     self.vectors.changed(slice(start, stop))
-                    self.updates.install(slice(start, stop), unheld, updates)
+                    self.updates.install(slice(start, stop), effect.unheld, effect.updates, effect.scales)
                 case SwapBuffers(span=span):
                     self.updates.swap_buffers(slice(span.start, span.stop))
                 case SavePushRecord() | LookForWaits():
