@@ -90,7 +90,8 @@ class Bounded(Staleness):
     steps: int = 4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, Integral) or isinstance(self.steps, bool) or self.steps < 0:
+        steps: object = self.steps
+        if isinstance(steps, bool) or not isinstance(steps, Integral) or int(steps) < 0:
             raise ValueError(f"Bounded's steps are {self.steps!r}; write a whole number of at least 0")
 
     @property

@@ -20,6 +20,7 @@ from partita.engine.parameters.folder_lock import lock_folder
 from partita.engine.parameters.journal import is_journal
 from partita.engine.parameters.log import log_folders
 from partita.engine.protocol.coordinator_effects import Timeouts
+from partita.engine.run.calibrated import other_processor
 from partita.engine.run.callbacks.dispatch import ending
 from partita.engine.run.caller import CALL, Caller
 from partita.engine.run.data import run_data
@@ -56,6 +57,8 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
     graph, weighing = weighing_of(plan.graph, given.sample_weight, given.class_weight)
     if given.resume and given.overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
+    if given.on is None and not given.places and (line := other_processor(plan)):
+        _noted(given.show)(line)
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder(caller.what))
         data = run_data(
