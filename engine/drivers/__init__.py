@@ -6,7 +6,7 @@ and the files that hosts read them from; `identity` has the texts by which check
 steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`). The driver of a
 `session` does the steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers`
 has the trainers: of replicas that work on their own, together, or evaluate a function; `paced` puts stops
-between the actions of a driver's coordinator.
+between the actions of a driver's coordinator, and `traffic` counts what a program sends by formulas.
 """
 
 from partita.engine.drivers.admm import ADMM

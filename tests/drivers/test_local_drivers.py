@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,8 @@ from partita.engine.drivers import (
     LocalSGD,
     ParameterAveraging,
 )
+from partita.engine.drivers.traffic import traffic
+from partita.engine.protocol.names import part_indices, part_name
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.joint_sampler import JointSampler
 from partita.layers import Dense, HalfSquaredError, Network
@@ -208,6 +211,33 @@ def test_a_driver_follows_its_algorithm(
     reference(expected, made)
     np.testing.assert_allclose(found, expected.x[0], rtol=1e-9, atol=1e-12)
     assert not np.allclose(found, start)
+
+
+@pytest.mark.parametrize("driver", [made for made, _ in DRIVERS], ids=NAMES)
+@pytest.mark.parametrize(("replicas", "machines"), [(3, 1), (2, 2)])
+def test_what_is_sent_is_what_the_formulas_say(
+    driver: Callable[[int], Driver], replicas: int, machines: int, tmp_path: Path
+) -> None:
+    made = driver(replicas)
+    if isinstance(made, DynamicAveraging):
+        made = replace(made, delta=1e-9)  # all are violators in every round
+    _, _, members = trained(made, tmp_path, machines=machines, epochs=2)
+    sizes = [members.bodies[part_name(0, m)].arrays.vectors.size for m in range(machines)]  # type: ignore[attr-defined]
+    for name in members.bodies:
+        replica, machine = part_indices(name) or (0, 0)
+        sent = [members.sent_bytes.get((name, kind), 0) for kind in ("PartialChunk", "FinalChunk")]
+        run = {"examples": EXAMPLES, "batch": BATCH, "epochs": 2, "sizes": sizes, "item_bytes": 8}
+        assert sum(sent) == traffic(made, replica=replica, machine=machine, **run).n_bytes  # type: ignore[arg-type]
+
+
+def test_local_steps_send_less_by_the_length_of_a_round() -> None:
+    run: dict[str, Any] = {"examples": 1600, "batch": 8, "epochs": 1, "sizes": [1000]}
+    each = traffic(AllReduce(replicas=2), **run)
+    rounds = traffic(LocalSGD(replicas=2, every=20), **run)
+    assert (each.n_bytes, each.messages) == (100 * 4000, 100 * 2)
+    assert (rounds.n_bytes, rounds.messages) == (5 * 4000, 5 * 2)
+    once = traffic(ParameterAveraging(replicas=4), **run)
+    assert once.n_bytes == 2 * 3 * 4000 // 4, "a ring: 2 (N - 1) / N of the vector"
 
 
 def test_diloco_without_momentum_at_a_rate_of_one_is_local_sgd(tmp_path: Path) -> None:

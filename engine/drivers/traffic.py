@@ -1,0 +1,98 @@
+"""Analytic counters: the messages and bytes that a program of replicas sends, without numbers or hosts.
+
+A driver's program is played for one part, and the formula of its algorithm is taken for each exchange. That
+is what is sent where nothing is repeated, beside the reports of exchanges (`Reduced`), without payloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from partita.engine.protocol import actions as a
+from partita.engine.protocol.exchange import Algorithm, Numbers, bytes_sent, messages_sent
+from partita.engine.protocol.replica_messages import View
+from partita.engine.protocol.views import JoinedBatches, Member
+
+Products: TypeAlias = Callable[[a.Dots], tuple[tuple[float, ...], ...]]
+"""Returns the result of inner products, on which a program may branch."""
+
+_DOT_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Messages with numbers that one part sends to other replicas, and the bytes of the numbers.
+
+    Args:
+        messages: how many.
+        n_bytes: of their payloads.
+    """
+
+    messages: int = 0
+    n_bytes: int = 0
+
+
+def traffic(
+    driver: Any,
+    *,
+    examples: int,
+    batch: int,
+    epochs: int,
+    sizes: Sequence[int],
+    item_bytes: int = 4,
+    replica: int = 0,
+    machine: int = 0,
+    products: Products | None = None,
+) -> Traffic:
+    """Returns what a part sends to other replicas in a run without failures.
+
+    Args:
+        driver: without shards, whose program has `AllReduce` and `Dots` alone among exchanges.
+        examples: of the data.
+        batch: of a replica.
+        epochs: of the run.
+        sizes: numbers of each machine's parameters.
+        item_bytes: of a number.
+        replica: of the part.
+        machine: of the part.
+        products: results of `Dots`; None: ones.
+
+    Raises:
+        TypeError: the program has another exchange.
+    """
+    view = View(1, (*range(driver.replicas),), 1, 0, 0, epochs * examples)
+    me = Member(replica, machine, view, JoinedBatches(examples, batch))
+    found, program, result = Traffic(), driver.replica(me), None
+    while True:
+        try:
+            action = next(program) if result is None else program.send(result)
+        except StopIteration:
+            return found
+        result = None
+        match action:
+            case a.AllReduce():
+                members = (*range(me.replicas),) if action.among is None else action.among
+                if me.rank in members:
+                    found = _added(
+                        found, action.by, members.index(me.rank), len(members), sizes[machine], item_bytes
+                    )
+            case a.Dots(pairs=pairs):
+                parts = me.replicas * len(sizes)
+                rank, length = me.rank * len(sizes) + machine, parts * len(pairs)
+                found = _added(found, action.by, rank, parts, length, _DOT_BYTES)
+                ones = ((1.0,) * len(pairs),) * me.replicas
+                result = ones if products is None else products(action)
+            case a.ReduceScatter() | a.AllGather():
+                raise TypeError(f"{action} is half an exchange, which is not counted; use AllReduce")
+
+
+def _added(found: Traffic, by: Algorithm, rank: int, members: int, length: int, item_bytes: int) -> Traffic:
+    if members == 1:
+        return found
+    labels, numbers = [f"host {n}" for n in range(members)], Numbers(length, item_bytes)
+    return Traffic(
+        found.messages + messages_sent(by, rank, labels, numbers),
+        found.n_bytes + bytes_sent(by, rank, labels, numbers),
+    )
