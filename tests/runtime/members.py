@@ -38,7 +38,7 @@ from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.messages import Finished, Report
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name
 from partita.engine.protocol.replica_messages import Pause, StateCopy, View
-from partita.engine.protocol.views import Member
+from partita.engine.protocol.views import JoinedBatches, Member
 from partita.engine.runtime.exchange_arrays import ExchangeArrays
 from partita.engine.runtime.joined_hands import JoinedHands
 from partita.engine.runtime.part_task import PartTask
@@ -110,6 +110,7 @@ class Members:
             replica, machine = part_indices(name) or (0, 0)
             hands = JoinedHands(
                 optimizer=optimizer,
+                batches=JoinedBatches(self.examples, plan.batch, minibatch=plan.batch),
                 run="test",
                 folder=folder / "checkpoints",
                 checkpoint=checkpoint,
