@@ -27,6 +27,7 @@ from partita.engine.protocol.shard_effects import ApplyGradient, ReceiveAgain
 from tests.simulation.outcomes import Planted
 from tests.simulation.planted_coordinators import COORDINATOR_FAULTS
 from tests.simulation.planted_resuming import RESUMING_FAULTS
+from tests.simulation.planted_stops import STOP_FAULTS
 
 LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
 
@@ -378,5 +379,6 @@ FAULTS = [
     Planted(CountsItsOwnPushesAsStale, "I14", 100, at=1),
     *COORDINATOR_FAULTS,
     *RESUMING_FAULTS,
+    *STOP_FAULTS,
 ]
 """Found on 2,500 seeds each; the limits leave some room, because a change of the draw moves every seed."""
