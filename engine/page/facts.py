@@ -140,24 +140,27 @@ def replica_table(state: State) -> tuple[list[str], list[list[str]]]:
     return ["replica", "step", "examples/s", "loss", "staleness", "pushes"], found
 
 
-def link_table(state: State) -> tuple[list[str], list[list[str]]]:
-    """Returns the bytes of a step by link, as counted and as planned, the largest first; and of a push."""
+def link_table(state: State, most: int) -> tuple[list[str], list[list[str]], int]:
+    """Returns the bytes of a push, and of a step by link, as counted and as planned, the largest first.
+
+    There are at most so many rows of links; the last number is that of the others.
+    """
     run = state.run
     if run is None:
-        return [], []
+        return [], [], 0
     planned = {(link.source, link.destination): link.n_bytes for link in run.links}
     sent = state.sent_per_step()
     links = sorted(planned.keys() | sent.keys(), key=lambda link: (-planned.get(link, 0), link))
-    found = [
+    found = [*_push_rows(state, run)]
+    found += [
         [
             f"{name_of(run, source)} → {name_of(run, destination)}",
             readable_bytes(sent[source, destination]) if (source, destination) in sent else "–",
             readable_bytes(planned.get((source, destination), 0)),
         ]
-        for source, destination in links
+        for source, destination in links[:most]
     ]
-    found += _push_rows(state, run)
-    return ["from → to", "a step", "planned"], found
+    return ["from → to", "a step", "planned"], found, max(len(links) - most, 0)
 
 
 def _push_rows(state: State, run: RunBegan) -> Iterator[list[str]]:

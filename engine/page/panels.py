@@ -1,11 +1,13 @@
 """The panels of the page as HTML, each made of the state of a run; nothing here knows a server or a browser.
 
 A page is rendered once for all who look at it. What follows from records that have not come since is kept, so
-a second without news costs next to nothing.
+a second without news costs next to nothing; and a panel of many machines is made the less often the more it
+costs, except those that say who waits.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
@@ -40,6 +42,12 @@ TEMPLATES.globals.update(
 _REPLICAS: Final = 8
 """Replicas up to which each has a line of its own."""
 _EVENTS: Final = 60
+_URGENT: Final = frozenset({"head", "waits"})
+"""Panels that are made whenever something has changed."""
+_RESTS: Final = 200.0
+"""How long a panel stays, over the processor time that it took to make it: half a percent of a core."""
+_OLDEST_S: Final = 15.0
+"""Seconds for which a panel stays at most."""
 _MARKED: Final = {"checkpoint": theme.SOFT, "lost": theme.WARNING, "restarted": theme.WARNING}
 _WHOLE: Final = 100
 """Rows of a table that shows all; of more machines, links are too many for any reader."""
@@ -54,6 +62,7 @@ class Panels:
         """Panels of a state that grows; `note` is a line of the page about itself."""
         self.state, self.note = state, ""
         self._kept: dict[str, tuple[Hashable, str]] = {}
+        self._stays_until_s: dict[str, float] = {}
 
     def render(self, now_s: float, *, silent_s: float = 0.0, whole: bool = False) -> dict[str, str]:
         """Returns the HTML of each panel.
@@ -78,9 +87,16 @@ class Panels:
             return {name: self._made(name, now_s, silent_s, whole=True) for name in PANELS}
         for name in PANELS:
             before = self._kept.get(name)
-            if before is None or before[0] != news[name]:
+            if before is None or (before[0] != news[name] and not self._stays(name, now_s)):
+                began = time.thread_time()
                 self._kept[name] = news[name], self._made(name, now_s, silent_s, whole=False)
+                rests_s = min(_RESTS * (time.thread_time() - began), _OLDEST_S)
+                self._stays_until_s[name] = now_s + rests_s
         return {name: self._kept[name][1] for name in PANELS}
+
+    def _stays(self, name: str, now_s: float) -> bool:
+        """Returns whether a panel is too new to be made again. The end of a run is shown at once."""
+        return name not in _URGENT and not self.state.is_over and now_s < self._stays_until_s[name]
 
     def _made(self, name: str, now_s: float, silent_s: float, *, whole: bool) -> str:
         facts_of: dict[str, Callable[[], dict[str, Any]]] = {
@@ -181,11 +197,15 @@ class Panels:
             picture = theme.embedded(draw_series("staleness", [line], until_s=curve.last.at_s, height=90))
         return {
             "replicas": _cut(facts.replica_table(self.state), whole=whole, most=8),
-            "links": _cut(facts.link_table(self.state), whole=whole, most=10),
+            "links": self._links(_WHOLE if whole else 10),
             "counts": counts,
             "most": max(counts, default=0),
             "picture": picture,
         }
+
+    def _links(self, most: int) -> dict[str, Any]:
+        head, rows, more = facts.link_table(self.state, most)
+        return {"head": head, "rows": rows, "more": more}
 
     def _memory(self) -> dict[str, Any]:
         run = self.state.run

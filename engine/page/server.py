@@ -2,7 +2,8 @@
 
 NiceGUI keeps browsers up to date: each has an element for each panel, and is sent those that changed. A panel
 is rendered once for all browsers. The run is not asked for anything: it writes its stream as it always does,
-so browsers cost it nothing but the processor time of this process, which steps back for others (`os.nice`).
+so browsers cost it nothing but the processor time of this process, which steps back for others (`os.nice`),
+and sends each of many browsers news less often, unless other hosts are waited for than before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,7 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from nicegui import ui
+from nicegui import Client, ui
 
 from partita.engine.page.follow import Follower
 from partita.engine.page.frozen import freeze, frozen_page, script, style, title_of
@@ -32,6 +34,8 @@ from partita.engine.watch.records import MalformedRecord
 
 READ_EVERY_S: Final = 0.5
 SHOW_EVERY_S: Final = 1.0
+_TABS_A_S: Final = 4.0
+"""Browsers that are sent news in a second: with more of them, each has its turn less often."""
 LAST_S: Final = 2.0
 """Seconds for which browsers can fetch the end of a run before its server ends."""
 _NICE: Final = 10
@@ -83,8 +87,7 @@ class PageServer:
 
     def serve(self) -> None:
         """Serves until Ctrl-C, or until the run's process has ended."""
-        with contextlib.suppress(OSError):
-            os.nice(_NICE)
+        _step_back()
         app = self._app()
         gate = Gate(app, token=self._serving.token, port=self.port)
         quiet = {"access_log": False, "log_level": "error", "server_header": False, "date_header": False}
@@ -170,7 +173,15 @@ class PageServer:
             }
         ui.add_body_html(f"<script>addEventListener('load', () => {{{script()}}})</script>")
 
+        next_s, waited_for = 0.0, frozenset[str]()
+
         def refresh() -> None:
+            nonlocal next_s, waited_for
+            before, waited_for = waited_for, frozenset(wait.on for wait in self._follower.state.waits)
+            now = time.monotonic()
+            if now < next_s and waited_for == before and not self._frozen:
+                return
+            next_s = now + len(Client.instances) / _TABS_A_S - SHOW_EVERY_S / 2
             for name, html in self._rendered().items():
                 if places[name].content != html:
                     places[name].set_content(html)
@@ -181,3 +192,12 @@ class PageServer:
         if self._panels.state is not self._follower.state:  # another run writes the file
             self._panels, self._frozen = Panels(self._follower.state), False
         return self._panels.render(self._follower.now_s, silent_s=self._follower.silent_s)
+
+
+def _step_back() -> None:
+    """Lets other processes go first, also where Linux schedules a session's processes as one (autogroup)."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    if os.getsid(0) == os.getpid():  # a session of its own, as a run starts it
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")

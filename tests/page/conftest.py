@@ -29,9 +29,9 @@ def served(stream: Path, *options: str) -> Iterator[str]:
     assert "token" not in said and "Traceback" not in said, said
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser without a window."""
+    """A browser without a window. While it is open, an event loop runs, and nothing can use `asyncio.run`."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed (extra browser)"
     )
