@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.reproduce import compression, large_batch
 from partita.engine import SGD, AllReduce, Ring, Server, Tree, evaluate, train
 from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
 from partita.engine.protocol.exchange import Numbers, bytes_sent
@@ -102,3 +103,17 @@ def test_one_bit_learns_with_feedback() -> None:
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         AllReduce(**settings)
+
+
+@pytest.mark.slow
+def test_what_the_example_shows_also_fails_without_feedback() -> None:
+    """The ablation has to fail: as many bytes, and far fewer digits."""
+    for fed, lost in (("1 bit", "1 bit, no feedback"), ("top 1%, DGC", "top 1%, no feedback")):
+        (good, _), (bad, _) = (compression.accuracy_of(case, 0) for case in (fed, lost))
+        assert good > 0.95 and bad < good - 0.01, (fed, good, bad)
+
+
+@pytest.mark.slow
+def test_lars_and_lamb_hold_where_linear_scaling_breaks() -> None:
+    found = {case: large_batch.accuracy_of(case, 720, 0) for case in large_batch.CASES}
+    assert found["SGD, linear scaling"] < 0.6 and min(found["LARS"], found["LAMB"]) > 0.9, found

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.exchange import Hierarchical, Link, Ring, Server, Tree, crossover_bytes
+from partita.engine.protocol.exchange import Hierarchical, Link, Ring, Server, Tree, crossover_bytes, fastest
 
 LINK = Link(latency_s=1e-4, s_per_byte=1e-9)
 LOCAL = Link(latency_s=1e-5, s_per_byte=1e-10)
@@ -46,3 +46,18 @@ def test_machines_of_one_label_use_the_local_link() -> None:
         near = algorithm.seconds(["red"] * 4, 10**6, LINK, LOCAL)
         assert near < algorithm.seconds(apart(4), 10**6, LINK, LOCAL)
         assert algorithm.seconds(["red"], 10**6, LINK, LOCAL) == 0.0
+
+
+@pytest.mark.parametrize("members", [2, 4, 16, 96])
+def test_the_fastest_changes_from_tree_to_ring_at_the_crossover(members: int) -> None:
+    machines = [str(n) for n in range(members)]
+    size = int(crossover_bytes(members, LINK))
+    for n_bytes in (size // 2, size - 1, size + 1, 2 * size, 1 << 30):
+        expected = Tree() if n_bytes < size else Ring()
+        assert fastest(machines, n_bytes, LINK) == expected, n_bytes
+
+
+def test_the_fastest_is_the_hierarchy_where_computers_are_far_apart() -> None:
+    machines, near = [str(n // 8) for n in range(32)], Link(1e-6, 1e-11)
+    assert fastest(machines, 10_000_000, LINK, near) == Hierarchical()
+    assert fastest(machines, 10_000_000, LINK) == Ring()

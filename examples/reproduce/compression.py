@@ -1,0 +1,85 @@
+"""Compressed gradients: accuracy and bytes of each compressor, and what becomes of it without feedback.
+
+    python -m examples.reproduce.compression [SEED ...]        (about half a minute for each seed)
+
+Four replicas do synchronous SGD on scikit-learn's digits, with a rate for each compressor. The bytes are
+those that a replica sends, by the formulas of the compressors; tests/drivers/test_compression.py compares
+these with what was sent. Sources: see `partita.engine.parameters.compression`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from examples.digits import data
+from partita.engine import SGD, AllReduce, Momentum, Optimizer, evaluate, train
+from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Plan, partition
+
+REPLICAS, BATCH, HIDDEN, EPOCHS = 4, 16, 64, 12
+
+CASES: dict[str, tuple[Compressor | None, Optimizer]] = {
+    "none": (None, Momentum(0.1)),
+    "int8": (Int8(), Momentum(0.1)),
+    "1 bit": (OneBit(), SGD(0.3)),
+    "1 bit, no feedback": (OneBit(feedback=False), SGD(0.3)),
+    "top 1%, DGC": (TopK(0.01, 0.9, warm_up=40), SGD(0.1)),
+    "top 1%, no feedback": (TopK(0.01, feedback=False), SGD(0.3)),
+    "PowerSGD, rank 2": (PowerSGD(2), Momentum(0.1)),
+    "PowerSGD, rank 1, no feedback": (PowerSGD(1, feedback=False), Momentum(0.1)),
+}
+"""The compressor and the optimizer of each case."""
+
+
+def network() -> Network:
+    """Two dense layers over 8 x 8 pictures."""
+    net = Network("digits")
+    hidden = Dense(HIDDEN, activation="relu", name="hidden")(net.input("image", shape=(8, 8, 1)))
+    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(hidden), net.target("digit"))
+    return net
+
+
+def bytes_of(plan: Plan, compress: Compressor | None, steps: int) -> float:
+    """The mean of the bytes that a replica sends in a step, by ring."""
+    shapes = [parameter.shape for parameter in plan.graph.parameters.values()]
+    shapes = [(shape[0], int(np.prod(shape[1:]))) if len(shape) > 1 else shape for shape in shapes]
+    ring = 2 * (REPLICAS - 1) / REPLICAS
+    if compress is None:
+        return ring * 4 * sum(int(np.prod(shape)) for shape in shapes)
+    return (
+        sum(
+            4 * compress.items(shapes, 4, step=step, turn=turn) * (ring if kind == "sum" else REPLICAS - 1)
+            for step in range(steps)
+            for turn, kind in enumerate(compress.rounds)
+        )
+        / steps
+    )
+
+
+def accuracy_of(case: str, seed: int, *, epochs: int = EPOCHS) -> tuple[float, float]:
+    """The accuracy on held-out digits of one run, and the bytes that a replica sends in a step."""
+    training, held_out = data(seed)
+    compress, optimizer = CASES[case]
+    plan = partition(network(), Cluster.local(machines=1), batch=BATCH)
+    driver = AllReduce(replicas=REPLICAS, compress=compress, optimizer=optimizer)
+    run = train(plan, training, driver=driver, epochs=epochs, seed=seed, show="nothing")
+    return evaluate(run, held_out, show="nothing").accuracy, bytes_of(plan, compress, run.steps[0])
+
+
+def main(*seeds: str) -> None:
+    """Trains every case for each seed, and prints a table."""
+    print(f"{'compression':<30} {'accuracy':>17} {'bytes a step':>13} {'fewer':>7}")
+    whole = 0.0
+    for case in CASES:
+        found = [accuracy_of(case, int(seed)) for seed in seeds or "01234"]
+        accuracies, sent = np.array([one for one, _ in found]), found[0][1]
+        whole = whole or sent
+        spread = f"{accuracies.mean():.3f} +- {accuracies.std():.3f}"
+        print(f"{case:<30} {spread:>17} {sent:>13,.0f} {whole / sent:>6.1f}x", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
