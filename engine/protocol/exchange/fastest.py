@@ -11,7 +11,7 @@ from partita.engine.protocol.exchange.ring import Ring
 from partita.engine.protocol.exchange.tree import Tree
 
 _CANDIDATES: Final[tuple[Algorithm, ...]] = (Ring(), Tree(), Hierarchical())
-"""Of equal ones, the first is taken: it sends fewer bytes in all."""
+"""Algorithms to choose from; the first of equal ones is taken, which sends fewer bytes in all."""
 
 
 def fastest(machines: Sequence[str], n_bytes: int, link: Link, local: Link | None = None) -> Algorithm:
