@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Compressor | None, Optimizer]] = {
     "top 1%, DGC": (TopK(0.01, 0.9, warm_up=40), SGD(0.1)),
     "top 1%, no feedback": (TopK(0.01, feedback=False), SGD(0.3)),
     "PowerSGD, rank 2": (PowerSGD(2), Momentum(0.1)),
+    "PowerSGD, rank 1": (PowerSGD(1), Momentum(0.1)),
     "PowerSGD, rank 1, no feedback": (PowerSGD(1, feedback=False), Momentum(0.1)),
 }
 """The compressor and the optimizer of each case."""
