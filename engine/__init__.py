@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         ModelCheckpoint,
         ReduceOnPlateau,
     )
+    from partita.engine.run.distbelief import DistBelief
     from partita.engine.run.evaluate import Evaluation, evaluate, predict
     from partita.engine.run.interrupt import Interrupted
     from partita.engine.run.loggers import (
@@ -126,6 +127,7 @@ __all__ = [
     "DiLoCo",
     "Direction",
     "DirectionGenerator",
+    "DistBelief",
     "Downpour",
     "Draws",
     "DynamicAveraging",

@@ -14,7 +14,7 @@ share; so does `as_module`, whose `module_parts` play a `module_session` over a 
 method in this process, on any function. `callbacks` watch a run, of which `loggers` are some; `stops` is
 what a training does for them, `validation` what `train` is given for them, and `figures` the means of a
 validation and of `evaluate`. `watched` writes what a run does as records; `live_page` starts a page that
-shows them, and waits for it.
+shows them, and waits for it. `distbelief` trains by two `user_functions`, of outputs and of gradients.
 """
 
 from partita.engine.protocol.failure import HostError, RunFailed

@@ -82,6 +82,11 @@ class DelayCompensation:
             copies.popleft()
         if not copies or copies[0][0] != effect.base:
             return
+        with np.errstate(all="ignore"):  # what is not finite is found where it is applied
+            payload.replace(self._corrected(span, payload, copies[0][1]))
+
+    def _corrected(self, span: Span, payload: Payload, then: Vector) -> Vector:
+        """Returns a gradient that allows for the change of the values since then."""
         gradient = np.empty(span.stop - span.start, self._store.dtype)
         payload.copy_into(gradient)
         strength, settings = self._settings.strength, self._settings
@@ -90,11 +95,11 @@ class DelayCompensation:
             zeros = np.zeros_like(gradient)
             squares = self._squares.setdefault(span.start, _MeanSquare(zeros))
             factors = strength / np.sqrt(squares.take(gradient, settings.decay) + EPSILON)
-        change = factors * gradient * gradient * (self._store.read(span) - copies[0][1])
+        change = factors * gradient * gradient * (self._store.read(span) - then)
         for own in intersections(self._learning, span.start, span.stop):
             part = slice(own.start - span.start, own.stop - span.start)
             gradient[part] += change[part]
-        payload.replace(gradient)
+        return gradient
 
     def before(self, effect: ApplyGradient) -> Vector | None:
         """Returns a copy of the values that a push is about to change, where `after` needs them."""

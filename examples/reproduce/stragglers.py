@@ -1,0 +1,63 @@
+"""Time to an accuracy against the variance of stragglers, for every driver, in virtual time.
+
+    python -m examples.reproduce.stragglers         (below three minutes)
+
+prints a table and draws docs/pictures/stragglers.svg. Gradients are real, and each driver's own program is
+played (`virtual`); a minibatch takes a time that is drawn, with the same mean and more and more spread. Each
+driver has the learning rate that was fastest in a trial. docs/staleness.md says what comes out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from statistics import median
+
+from examples.reproduce.contenders import CONTENDERS, REPLICAS, measured, rate_of
+from examples.reproduce.two_functions import Problem
+from examples.reproduce.virtual import Hosts
+from partita.engine.view.curves import Curve, Panel, draw_curves
+
+SPREADS = (0.0, 0.5, 1.0, 1.5)
+SEEDS = 5
+
+
+def times(problem: Problem, name: str, *, spreads: Sequence[float], seeds: int, target: float) -> list[float]:
+    """Returns the median time to the target for each spread, in mean times of a minibatch."""
+    make, hosts = CONTENDERS[name], Hosts(spread=0.5)
+    driver, found = make(rate_of(make, problem, hosts, target=target)), []
+    for spread in spreads:
+        hosts = Hosts(spread=spread)
+        runs = [measured(driver, problem, hosts, seed=seed, target=target) for seed in range(seeds)]
+        found.append(median(run.reached_s(target) for run in runs) / hosts.step_s)
+    return found
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measures, prints and draws."""
+    parser = argparse.ArgumentParser(prog="python -m examples.reproduce.stragglers")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs whose median counts")
+    parser.add_argument("--target", type=float, default=0.93, help="the accuracy to be reached, from 0 to 1")
+    parser.add_argument("--spreads", default=",".join(map(str, SPREADS)), help="with commas between")
+    parser.add_argument("--only", nargs="*", default=list(CONTENDERS), help="names of drivers")
+    parser.add_argument("--out", type=Path, default=Path("docs/pictures/stragglers.svg"), help="the picture")
+    asked = parser.parse_args(given)
+    problem, spreads = Problem(), [float(spread) for spread in asked.spreads.split(",")]
+    print(f"{'spread of the time of a minibatch':34}" + "".join(f"{spread:8g}" for spread in spreads))
+    curves = []
+    for name in asked.only:
+        found = times(problem, name, spreads=spreads, seeds=asked.seeds, target=asked.target)
+        print(f"{name:34}" + "".join(f"{one:8.0f}" if one < inf else "       -" for one in found), flush=True)
+        points = tuple((x, y) for x, y in zip(spreads, found, strict=True) if y < inf)
+        curves += [Curve(name, points)] if points else []
+    axes = ("spread: standard deviation of the logarithm of a minibatch's time", "mean times of a minibatch")
+    title = f"Time to {asked.target:.0%} against the variance of stragglers, simulated"
+    about = f"{REPLICAS} replicas · real gradients on digits · median of {asked.seeds} starts"
+    asked.out.write_text(draw_curves(title, about, [Panel(tuple(curves), axes, tuple(spreads))]), "utf-8")
+    print(f"drawn: {asked.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Drivers in virtual time: with one replica, or without spread, they do what their own arithmetic says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.reproduce import drivers, stragglers
+from examples.reproduce.contenders import CONTENDERS, REPLICAS
+from examples.reproduce.courses import course
+from examples.reproduce.two_functions import Problem
+from examples.reproduce.virtual import Hosts, World
+from partita.engine import SGD, AllReduce, Bounded, Compensated, Damped, Downpour
+from partita.engine.drivers import Driver
+from partita.engine.protocol.staleness import AS_IT_IS
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Problem()
+
+
+def gradient_descent(problem: Problem, world: World, *, steps: int, each: int, rate: float) -> np.ndarray:
+    """What a driver should compute: the mean gradient of so many minibatches in each step."""
+    w = problem.start(0)
+    for step in range(steps):
+        units = range(step * each, (step + 1) * each)
+        w = w - np.float32(rate) * np.mean([problem.gradient(w, world._examples(u)) for u in units], axis=0)
+    return w
+
+
+@pytest.mark.parametrize("staleness", [AS_IT_IS, Damped(), Compensated(), Bounded(0)], ids=str)
+def test_one_replica_is_sequential_gradient_descent(problem: Problem, staleness: object) -> None:
+    driver = Downpour(optimizer=SGD(0.1), staleness=staleness)  # type: ignore[arg-type]
+    world = World(driver, problem, Hosts(step_s=1.0))
+    world.play(20.9)
+    assert world.shard is not None
+    expected = gradient_descent(problem, world, steps=world.shard.version, each=1, rate=0.1)
+    assert world.shard.version > 15
+    np.testing.assert_allclose(world.point, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_all_reduce_is_gradient_descent_on_joined_batches(problem: Problem) -> None:
+    world = World(AllReduce(replicas=3, optimizer=SGD(0.1)), problem, Hosts(spread=1.0))
+    world.play(3.0)
+    steps = min(one.done for one in world.replicas)
+    world.play(3.0)
+    found = {one.done for one in world.replicas}
+    assert found <= {steps, steps + 1}
+    done = world.replicas[0].updates["parameters"]
+    expected = gradient_descent(problem, world, steps=done, each=3, rate=0.1)
+    np.testing.assert_allclose(world.replicas[0].vectors["parameters"], expected, rtol=1e-3, atol=1e-5)
+    n = Hosts().n_bytes
+    assert world.n_bytes == pytest.approx(done * 2 * 2 * n, rel=0.05), "2 (N - 1) S for each sum"
+
+
+def test_a_bounded_replica_waits_for_a_slow_one_and_another_does_not(problem: Problem) -> None:
+    hosts, ahead = Hosts(slow={1: 10.0}), {}
+    for staleness in (AS_IT_IS, Bounded(2)):
+        world = World(Downpour(replicas=2, optimizer=SGD(0.1), staleness=staleness), problem, hosts)
+        world.play(10.0)
+        ahead[staleness] = world.replicas[0].done - world.replicas[1].done
+    assert ahead[Bounded(2)] <= 3 < 50 < ahead[AS_IT_IS]
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_every_contender_learns(problem: Problem, name: str) -> None:
+    driver: Driver = CONTENDERS[name](0.1)
+    assert driver.replicas == REPLICAS
+    found = course(driver, problem, Hosts(spread=0.5), seed=0, target=0.5, until_s=40.0)
+    assert found.points[-1][1] >= 0.5
+    assert found.n_bytes > 0
+
+
+@pytest.mark.slow
+def test_the_commands_print_and_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "stragglers.svg"
+    short = ["--seeds", "1", "--target", "0.3", "--only", "AllReduce"]
+    stragglers.main([*short, "--spreads", "0,1", "--out", str(picture)])
+    assert "AllReduce" in picture.read_text()
+    drivers.main(["--seeds", "1", "--target", "0.3", "--only", "Sandblaster L-BFGS"])
+    assert capsys.readouterr().out.count(" x") == 2
