@@ -18,7 +18,9 @@ from partita.engine import (
     Bounded,
     Compensated,
     Damped,
+    DiLoCo,
     Downpour,
+    LocalSGD,
     Sandblaster,
     Server,
 )
@@ -40,6 +42,8 @@ CONTENDERS: dict[str, Callable[[float], Driver]] = {
     "AllReduce, 2 backup workers": lambda r: AllReduce(
         replicas=REPLICAS, optimizer=SGD(r), by=Server(), backup_workers=2
     ),
+    "LocalSGD(every=8)": lambda r: LocalSGD(replicas=REPLICAS, optimizer=SGD(r), every=8),
+    "DiLoCo(every=8)": lambda r: DiLoCo(replicas=REPLICAS, optimizer=SGD(r), every=8),
     "Sandblaster L-BFGS": lambda r: Sandblaster(replicas=REPLICAS, method=LBFGS()),
 }
 

@@ -12,7 +12,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from math import exp
 from typing import Any
 
@@ -111,7 +111,7 @@ class _Replica:
     """One replica at its driver's program. Its attributes are those that a program may ask for."""
 
     machine = 0
-    is_last = False
+    is_last = is_complete = False
 
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank, self.replica = world, rank, rank
@@ -135,6 +135,17 @@ class _Replica:
     def steps(self) -> Iterator[int]:
         """Yields the numbers of its steps, without end."""
         return count()
+
+    @property
+    def step(self) -> int:
+        """The number of its next step."""
+        return self.done
+
+    def rounds(self, every: int | None) -> Iterator[Iterator[int]]:
+        """Yields the steps of one round after another, without end."""
+        steps = count()
+        while True:
+            yield islice(steps, every)
 
     def update(
         self, optimizer: Optimizer, gradient: Vector, *, to: str = "parameters", keep: bool = True
