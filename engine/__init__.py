@@ -4,7 +4,8 @@
 whose learning rate may follow a schedule (`Cosine` and others), `AllReduce` with an optimizer and an
 algorithm (`Ring` and others), `Sandblaster` with a batch method (`LBFGS` and others), or `FedAvg` with
 clients. The result is a `Run`, which can be saved; callbacks such as `EarlyStopping` watch a run, and
-loggers such as `CSVLog` write its figures; `evaluate` and `predict` apply a run to data; `Session` runs
+loggers such as `CSVLog` write its figures; `train_by_resolution` trains on small pictures first. `evaluate`
+and `predict` apply a run to data, and `predict_with_exits` as far as each example needs; `Session` runs
 single steps; a `Loader` says how data of any kind is read; `check_gradients` compares a layer's backward
 function with finite differences; `Torch` makes a layer of a module of PyTorch, and `from_torch` a network;
 `minimise` runs a batch method on any function.
@@ -84,6 +85,9 @@ if TYPE_CHECKING:
     )
     from partita.engine.run.distbelief import DistBelief
     from partita.engine.run.evaluate import Evaluation, evaluate, predict
+    from partita.engine.run.exit_predictions import ExitPredictions
+    from partita.engine.run.exit_thresholds import choose_thresholds
+    from partita.engine.run.exits import predict_with_exits
     from partita.engine.run.interrupt import Interrupted
     from partita.engine.run.loggers import (
         CSVLog,
@@ -95,6 +99,7 @@ if TYPE_CHECKING:
     )
     from partita.engine.run.metrics import Iteration, Record
     from partita.engine.run.minimise import Minimum, minimise
+    from partita.engine.run.resolution import shrink_pictures, train_by_resolution
     from partita.engine.run.run import Run
     from partita.engine.run.session import Session
     from partita.engine.run.state_files import load_tensors
@@ -134,6 +139,7 @@ __all__ = [
     "EarlyStopping",
     "Environment",
     "Evaluation",
+    "ExitPredictions",
     "ExponentialDecay",
     "FedAvg",
     "Field",
@@ -198,10 +204,14 @@ __all__ = [
     "WandBLog",
     "as_module",
     "check_gradients",
+    "choose_thresholds",
     "evaluate",
     "from_torch",
     "load_tensors",
     "minimise",
     "predict",
+    "predict_with_exits",
+    "shrink_pictures",
     "train",
+    "train_by_resolution",
 ]

@@ -56,6 +56,7 @@ from partita.layers.difference_losses import HalfSquaredError, Huber
 from partita.layers.dropout import Dropout
 from partita.layers.edges import Edges
 from partita.layers.embedding import Embedding
+from partita.layers.exits import Exit
 from partita.layers.feed_forward import FeedForward
 from partita.layers.global_pooling import GlobalAveragePool, GlobalMaxPool
 from partita.layers.graph import Graph, Grid
@@ -65,7 +66,7 @@ from partita.layers.layer_norm import LayerNorm, RMSNorm
 from partita.layers.linear import Linear
 from partita.layers.logistic_losses import BinaryCrossEntropy, OneVsRest
 from partita.layers.losses import LabelLoss, Loss, ScoreLoss, ScoreSum
-from partita.layers.merge import Add, Multiply
+from partita.layers.merge import Add, Average, Maximum, Multiply
 from partita.layers.multi_head_attention import MultiHeadAttention
 from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
@@ -97,6 +98,7 @@ __all__ = [
     "Activation",
     "Add",
     "Attention",
+    "Average",
     "AveragePool2D",
     "BatchNorm",
     "Bernoulli",
@@ -116,6 +118,7 @@ __all__ = [
     "Dropout",
     "Edges",
     "Embedding",
+    "Exit",
     "FeedForward",
     "Flatten",
     "Full",
@@ -136,6 +139,7 @@ __all__ = [
     "LocallyConnected2D",
     "Loss",
     "MaxPool2D",
+    "Maximum",
     "MultiHeadAttention",
     "Multiply",
     "Network",

@@ -294,6 +294,11 @@ class Layer(Arguments, ABC):
         return type(self).__name__
 
     @property
+    def note(self) -> str:
+        """What a summary adds about the layer, as the end of a sentence after its name; "": nothing."""
+        return ""
+
+    @property
     def default_name(self) -> str:
         """The name that a network gives to the first layer of the kind."""
         return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", self.kind).lower()

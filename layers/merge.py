@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
-from partita.layers.contract import Step, Tensor
+from partita.layers.contract import Gradients, Step, Tensor, Tensors
 from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.pooling import maximum
 
 
 @dataclass(frozen=True)
@@ -85,5 +86,60 @@ class Multiply(Merge):
                     if other != k:
                         errors[k] *= incoming[other]
             return (errors,)
+
+        return NodeDefinition(upward, downward)
+
+
+@dataclass(frozen=True)
+class Maximum(Merge):
+    """The largest of inputs of one shape, node by node; on a tie, the gradient goes to the first.
+
+    Where a machine is lost during a prediction with exits, its inputs are left out.
+    """
+
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
+        """The largest in each place."""
+        return step.torch.stack(inputs).amax(0)
+
+    def backward(
+        self, step: Step, inputs: Tensors, parameters: Tensors, output: Tensor, grad_output: Tensor
+    ) -> Gradients:
+        """The gradient of the first input that is the largest; 0 of the others."""
+        taken, found = step.torch.zeros_like(output, dtype=step.torch.bool), []
+        for one in inputs:
+            first = (one == output) & ~taken
+            found.append(grad_output * first)
+            taken |= first
+        return tuple(found), ()
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The largest of the node's incoming states, one from each input."""
+        return maximum()
+
+
+@dataclass(frozen=True)
+class Average(Merge):
+    """The mean of inputs of one shape, in the order in which they are given.
+
+    Where a machine is lost during a prediction with exits, it is the mean of the others' inputs.
+    """
+
+    def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
+        """The sum in the order of the inputs, divided by their number."""
+        return sum(inputs[1:], start=inputs[0]) / len(inputs)
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The mean of the node's incoming states, one from each input."""
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            total = incoming[0]
+            for k in range(1, len(incoming)):
+                total += incoming[k]
+            return total / len(incoming)
+
+        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            return (0 * incoming + error / len(incoming),)
 
         return NodeDefinition(upward, downward)

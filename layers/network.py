@@ -15,6 +15,7 @@ from partita.layers.architecture import from_json, to_json
 from partita.layers.box import Shape
 from partita.layers.calls import bound_targets, check_sources
 from partita.layers.checks import check_finite, check_shape, check_whole
+from partita.layers.exits import Exit
 from partita.layers.graph import Graph, Grid
 from partita.layers.initial import InitialValues
 from partita.layers.layer import Layer, Parameter, Placeholder
@@ -105,6 +106,41 @@ class Network:
         names, flops = tuple(s.name for s in sources), layer.flops_per_node(shapes)
         grid = Grid(name, shape, layer, names, tuple(own.values()), flops, layer.wirings(shapes))
         return self._register(grid)
+
+    def exit(
+        self,
+        scores: SymbolicTensor,
+        target: SymbolicTensor | None = None,
+        *,
+        weight: float = 1.0,
+        threshold: float | None = None,
+        name: str | None = None,
+    ) -> SymbolicTensor:
+        """Ends examples at scores that are certain enough; adds the scores' cross-entropy to `loss`.
+
+        Training minimises the weighted sum of all losses. `predict_with_exits` ends an example at the first
+        exit where the normalised entropy of its scores is below the threshold; the last exit takes the rest.
+
+        Args:
+            scores: a row of scores, one for each class.
+            target: the labels; those of the exit before if not given, and for the first `target("label")`.
+            weight: factor of the exit's loss in the sum.
+            threshold: see `Exit`.
+            name: of the exit.
+
+        Returns:
+            The exit's loss.
+
+        Raises:
+            ValueError: the scores, the target or a setting do not fit, or the name is taken.
+        """
+        before = (grid for grid in self._grids.values() if isinstance(grid.layer, Exit))
+        labels = next((SymbolicTensor(self, grid.sources[1]) for grid in before), None)
+        loss = Exit(loss_weight=weight, threshold=threshold, name=name)(
+            scores, target or labels or self.target("label")
+        )
+        self._losses[loss.name] = 1.0
+        return loss
 
     def placed(self, several: object) -> dict[str, Layer]:
         """The layers that a call of `several`, such as a `FeedForward`, placed, by their parts in it.

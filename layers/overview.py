@@ -30,6 +30,7 @@ class Row:
         flops: operations of the forward pass for one example.
         shares: names of the parameters that an earlier layer has, too.
         machines: where its rows are, in words; "" without a plan.
+        note: see `Layer.note`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Row:
     flops: float
     shares: tuple[str, ...] = ()
     machines: str = ""
+    note: str = ""
 
     @property
     def trainable(self) -> str:
@@ -122,6 +124,7 @@ class NetworkSummary:
 
     def _notes(self, width: int | None) -> list[str]:
         found = [f"{row.name} shares {', '.join(row.shares)}" for row in self.rows if row.shares]
+        found += [f"{row.name} {row.note}" for row in self.rows if row.note]
         return [line for note in found for line in wrapped(note, width)]
 
     def __str__(self) -> str:
@@ -163,7 +166,8 @@ def _rows(grids: Sequence[Grid], machines: Mapping[str, str]) -> list[Row]:
         total, trainable = sum(n for n, _ in sizes), sum(n for n, learns in sizes if learns)
         flops = grid.flops_per_node * grid.n_nodes
         where = machines.get(grid.name, "")
-        found.append(Row(grid.name, grid.layer.kind, grid.shape, total, trainable, flops, shares, where))
+        kind, note = grid.layer.kind, grid.layer.note
+        found.append(Row(grid.name, kind, grid.shape, total, trainable, flops, shares, where, note))
     return found
 
 

@@ -15,6 +15,7 @@ from partita.layers import (
     Activation,
     Add,
     Attention,
+    Average,
     AveragePool2D,
     BatchNorm,
     Bernoulli,
@@ -40,6 +41,7 @@ from partita.layers import (
     LocalContrastNormalisation2D,
     LocallyConnected2D,
     Loss,
+    Maximum,
     MaxPool2D,
     MultiHeadAttention,
     Multiply,
@@ -70,7 +72,7 @@ def sequences(*, positions: int = 6, units: int = 4) -> Network:
     x = Linear(units, activation="tanh", regulariser=L2(1e-3))(x)
     x = Conv1D(units, 2, padding="same")(Dropout(0.1)(x))
     x = Concatenate()(LSTM(3, return_sequences=True)(x, mask), GRU(3, return_sequences=True)(x))
-    x = Multiply()(x, Softmax()(x))
+    x = Multiply()(x, Maximum()(x, Average()(x, Softmax()(x))))
     x = Concatenate(0)(Flatten()(Slice(0, name="first")(x)), LSTM(3, name="last")(x, mask))
     code = Dense(3, name="code")
     back = DenseTransposed(x.shape, weight=code.parameter("weight"), name="back")

@@ -7,6 +7,7 @@ scores. Gradients are those of the mean loss over the real examples of the minib
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from partita.engine.kernels.calls import sequence, split_spans
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, LossKernel
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.views import columns, rows_of
-from partita.layers import SoftmaxCrossEntropy
+from partita.layers import Exit, SoftmaxCrossEntropy
 from partita.layers.box import Spans
 
 
@@ -102,3 +103,17 @@ def refuse_label(context: KernelContext, label: int) -> None:
     raise ValueError(
         f"{context.label} was given the label {label}; with {classes} scores, labels are 0 to {classes - 1}"
     )
+
+
+class ExitKernel(SoftmaxCrossEntropyKernel):
+    """The loss of an exit, whose threshold only predictions read."""
+
+    layer = Exit
+
+    @classmethod
+    def computes(cls, context: KernelContext) -> bool:
+        """Those that the cross-entropy's kernel computes, whatever the threshold."""
+        layer = context.grid.layer
+        assert isinstance(layer, Exit)
+        plain = replace(context.grid, layer=replace(layer, threshold=None))
+        return super().computes(replace(context, grid=plain))

@@ -14,7 +14,7 @@ from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
 from partita.engine.kernels.layer_norm import LayerNormKernel
 from partita.engine.kernels.linear import LinearKernel
 from partita.engine.kernels.local import LocallyConnectedKernel
-from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel
+from partita.engine.kernels.losses import ExitKernel, SoftmaxCrossEntropyKernel
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.normalisation import LocalContrastNormalisationKernel
 from partita.engine.kernels.parts import SliceKernel
@@ -34,6 +34,7 @@ KERNELS: Final[tuple[type[Kernel], ...]] = (
     Conv2DKernel,
     DenseKernel,
     DropoutKernel,
+    ExitKernel,
     L2PoolKernel,
     LayerNormKernel,
     LinearKernel,

@@ -11,7 +11,8 @@ class Play(MessageStruct, frozen=True, tag=True):
     The payload is the machine's inputs, in the program's order; without one, the last batch is used again.
     `collect` names buffers to send back; with `trace`, the times of the instructions follow them. Of a
     program in phases, the step plays `phase`. `visit` is how often the examples were seen before, for random
-    numbers.
+    numbers. `onward` are the examples of the step before, by their places in its batch, that wait for the
+    phase after its own.
     """
 
     step: Count
@@ -20,6 +21,7 @@ class Play(MessageStruct, frozen=True, tag=True):
     trace: bool = False
     phase: Count = 0
     visit: Count = 0
+    onward: tuple[Count, ...] = ()
 
 
 class Played(MessageStruct, frozen=True, tag=True):

@@ -9,8 +9,9 @@ with the `phases` before, and the line of `calibrated`; `caller` names the call 
 started a run, and `run` is its result. `session` plays single steps of one replica, as its user asks
 (`inline_backend`: in the calling thread, `hosted_backend`: on hosts, by the same `supervisor`), and makes
 each `step` of its parts' answers. `evaluate` and `predict` stand on it, with `minibatches` that replicas
-share; so does `as_module`, whose `module_parts` play a `module_session` over a plan with
-`given_gradients`. `state_files` reads and writes parameters as tensors by name. `minimise` plays a batch
+share; `exits` plays an `exit_session` and makes `exit_predictions`, with thresholds that
+`exit_thresholds` may find; so does `as_module`, whose `module_parts` play a `module_session` over a
+plan with `given_gradients`. `resolution` trains at one size of pictures after another. `state_files` reads and writes parameters as tensors by name. `minimise` plays a batch
 method in this process, on any function. `callbacks` watch a run, of which `loggers` are some; `stops` is
 what a training does for them, `validation` what `train` is given for them, and `figures` the means of a
 validation and of `evaluate`. `watched` writes what a run does as records; `live_page` starts a page that

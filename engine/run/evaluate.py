@@ -54,7 +54,7 @@ def evaluate(
         ValueError: `run` is no run, the network has no loss, or the data or a metric does not fit it.
         HostError: a host failed, or took too long; with several replicas, several times.
     """
-    _check_run(run, "evaluate")
+    check_run(run, "evaluate")
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     graph, weighing = weighing_of(run.plan.graph, sample_weight, class_weight)
@@ -72,7 +72,7 @@ def evaluate(
     return figures.evaluation()
 
 
-def _check_run(value: object, function: str) -> None:
+def check_run(value: object, function: str) -> None:
     """Refuses what is no run. Raises ValueError."""
     if not isinstance(value, Run):
         raise ValueError(
@@ -108,7 +108,7 @@ def predict(
         ValueError: `run` is no run, or the inputs do not fit the network.
         HostError: a host failed, or took too long.
     """
-    _check_run(run, "predict")
+    check_run(run, "predict")
     plan, given = run.plan.for_prediction(), (*run.plan.graph.inputs, *run.plan.graph.targets)
     ignored = [grid.name for grid in given]  # also those that only the losses of the whole network need
     names = run.plan.graph.scores

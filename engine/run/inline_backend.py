@@ -21,7 +21,7 @@ from partita.engine.protocol.requested_work import COLLECTED
 from partita.engine.protocol.session_messages import Play
 from partita.engine.run.phases import OnPhase, compiling, silent
 from partita.engine.runtime.compile_events import reports_compiling
-from partita.engine.runtime.session import PartStep, SessionPart, SessionTask
+from partita.engine.runtime.session import PartStep, SessionTask
 from partita.engine.transport.payload import Payload
 
 
@@ -37,7 +37,7 @@ class InlineBackend:
             limits.enter_context(blas_on_one_thread())
             try:
                 with reports_compiling(lambda compiled: on_phase(compiling(compiled))):
-                    self._part = SessionPart(task)
+                    self._part = task.part()
             except BaseException as error:  # noqa: BLE001 - whatever it is
                 _raise(error)
             self._limits = limits.pop_all()
@@ -52,6 +52,7 @@ class InlineBackend:
     def play(self, order: Play, inputs: Sequence[Sequence[Array]] | None) -> list[PartStep]:
         """Plays a step, with the last inputs if none are given. Raises HostError."""
         part = self._part
+        part.arrange(order)
         if inputs is not None:
             for target, given in zip(part.inputs[order.phase], inputs[0], strict=True):
                 np.copyto(target, given)

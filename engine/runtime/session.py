@@ -71,6 +71,10 @@ class SessionTask:
         work, others = RequestedWork(), (name for name in names if name != host.name)
         return Part(self.program, work, needed=others), SessionBody(host, SessionRunner(self, host))
 
+    def part(self) -> SessionPart:
+        """Allocates the part's arrays and compiles its computations."""
+        return SessionPart(self)
+
     @property
     def threads(self) -> int:
         """See the protocol `HostTask`."""
@@ -171,6 +175,9 @@ class SessionPart(Arrays):
         fill(self._vectors.arriving())
         self._vectors.changed()
 
+    def arrange(self, play: Play) -> None:
+        """Moves what earlier steps have left, before the inputs of a step are placed."""
+
     def begin(self, play: Play) -> None:
         """Begins a step, whose inputs are in place."""
         self._play = play
@@ -247,7 +254,7 @@ class SessionRunner(PlayerRunner):
             first_step: number of its first step.
             after_each: called after each computation, as a part of it.
         """
-        self._host, self.part = host, SessionPart(task)
+        self._host, self.part = host, task.part()
         player = Player(
             self.part.computations,
             host_of=partial(part_name, task.replica),
@@ -267,6 +274,7 @@ class SessionRunner(PlayerRunner):
 
     @override
     def prepare(self, step: RunRequest) -> None:
+        self.part.arrange(step.play)
         if isinstance(step.payload, Payload):  # without one, the last batch is played again
             step.payload.copy_into(*self.part.inputs[step.play.phase])
             step.payload.release()

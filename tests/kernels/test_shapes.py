@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers import (
+    Average,
     Concatenate,
     Conv1D,
     Crop,
@@ -20,6 +21,7 @@ from partita.layers import (
     GlobalAveragePool,
     GlobalMaxPool,
     Layer,
+    Maximum,
     Multiply,
     Permute,
     Reshape,
@@ -47,6 +49,8 @@ CASES: list[tuple[Layer, Rows, Callable[..., Any]]] = [
     (Concatenate(0), ((3, 2, 2), (1, 2, 2), (2, 2, 2)), lambda *x: torch.cat(x, 1)),
     (Concatenate(-2), ((3, 2, 2), (3, 1, 2)), lambda *x: torch.cat(x, 2)),
     (Multiply(), ((4, 3), (4, 3), (4, 3)), lambda x, y, z: x * y * z),
+    (Maximum(), ((4, 3), (4, 3), (4, 3)), lambda *x: torch.stack(x).amax(0)),
+    (Average(), ((4, 3), (4, 3), (4, 3)), lambda *x: torch.stack(x).mean(0)),
     (Slice(1, -1), ((4, 5),), lambda x: x[..., 1:-1]),
     (Slice(1, 7, step=2, axis=0), ((8, 2),), lambda x: x[:, 1:7:2]),
     (Slice(-3, axis=1), ((4, 5, 2),), lambda x: x[:, :, -3:]),

@@ -172,6 +172,21 @@ CASES: dict[str, list[Case]] = {
             "rows are 'units'; write ",
         ),
     ],
+    "Average": [(lambda: made.Average()(*over((3,), (4,))), "give it two or more of the same shape")],
+    "Exit": [
+        (lambda: made.Exit(threshold=1.5), "the threshold is 1.5; write a number from 0"),
+        (lambda: scored(made.Exit(), (3, 3)), "an example ends as a whole; give it a row of scores"),
+    ],
+    "Maximum": [
+        (
+            lambda: made.Maximum()(
+                *over(
+                    (3,),
+                )
+            ),
+            "give it two or more of the same shape",
+        )
+    ],
     "Multiply": [(lambda: made.Multiply()(*over((3,), (4,))), "give it two or more of the same shape")],
     "Node": [
         (lambda: made.Node(made.Full(), None), "None is no function; give one that computes a node"),
