@@ -79,7 +79,8 @@ def _check_same(first: Plan, other: Plan, size: int, other_size: int) -> None:
     if why is not None:
         raise ValueError(
             f"the parameters at {other_size} pixels are not those at {size}: {why}; share weights over "
-            "places, as Conv2D does, and pool over all of them before dense layers, for example by GlobalAveragePool"
+            "places, as Conv2D does, and pool over all places before dense layers, for example by "
+            "GlobalAveragePool"
         )
 
 
