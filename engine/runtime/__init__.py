@@ -3,7 +3,8 @@
 `host` is the interpreter of every host's machine (one mailbox, one thread, one role), and `task` what a host
 is set up with: a role's machine and the body that carries out its effects; `versions` are what hosts must
 share. The roles are a part, a part in a `session` (in `two_phases`, where its caller has the gradients of the
-outputs; in `exit_phases`, where examples may end early), and a `shard` with its `gradient_pool`, for which a driver chooses one of the `shard_policies`.
+outputs; in `exit_phases`, where examples may end early), and a `shard` with its `gradient_pool`, for which a
+driver chooses one of the `shard_policies`.
 A `shard_body` with its `shard_settings` has the vectors of
 `shard_start` and `shard_records`, which a `shard_log` keeps for a `shard_recovery`, and `delay_compensation`
 corrects stale gradients there; a `backup` is a second copy.

@@ -6,4 +6,5 @@ makes a belief net a classifier; `fedavg` counts the rounds of federated averagi
 have drivers whose replicas compute alone. `compression` compares compressors of gradients, and
 `large_batch` optimizers of few steps. Each is a module that prints and draws: `python -m
 examples.reproduce.figure3`.
+`ddnn` has exits over devices and a cloud, and `resolution` trains on small pictures first.
 """
