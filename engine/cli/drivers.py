@@ -135,7 +135,10 @@ def _settings_of(kind: type[Driver]) -> Iterator[tuple[str, str, Choices | None]
     """Yields each field of a driver, its option ("": none), and the choices where it is chosen by name."""
     hints = get_type_hints(kind)
     for one in fields(kind):  # type: ignore[arg-type]
-        yield one.name, one.metadata.get("option", one.name), CHOICES.get(hints[one.name])
+        choices = CHOICES.get(hints[one.name])
+        if choices is not None and "chosen" in one.metadata:
+            choices = replace(choices, default=one.metadata["chosen"])
+        yield one.name, one.metadata.get("option", one.name), choices
 
 
 def _options_of(kind: type[Driver]) -> Iterator[Option]:
@@ -173,7 +176,16 @@ def _joined(having: Mapping[type[Driver], Option]) -> Option:
 
 
 def _names(kinds: Iterable[type[Driver]]) -> str:
-    return " and ".join(kind.__name__ for kind in kinds)
+    """Names drivers, or those that are left out where these are fewer."""
+    having = [kind.__name__ for kind in DRIVERS.values() if kind in set(kinds)]
+    others = [kind.__name__ for kind in DRIVERS.values() if kind.__name__ not in having]
+    if len(having) > 3 and len(others) < len(having):
+        return f"every driver but {_listed(others)}"
+    return _listed(having)
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 OPTIONS: Final = (
@@ -238,7 +250,7 @@ def _check_has(option: str, kind: type[Driver], *, warm: bool) -> None:
     if kind in kinds or (warm and Downpour in kinds and option != "epochs"):
         return
     instead = " or ".join(f"--driver {name}" for name, one in DRIVERS.items() if one in kinds)
-    instead = f"train with {instead}"
+    instead = f"train with {instead}" if len(kinds) <= 3 else "train with another driver"
     if kind is Sandblaster and Downpour in kinds:
         instead = "let Downpour begin with --warm-epochs"
         if option == "epochs":

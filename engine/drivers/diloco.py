@@ -50,7 +50,7 @@ class DiLoCo(LocalDriver):
         "outer_lr": ("outer_learning_rate",),
     }
 
-    optimizer: Optimizer = field(default=AdamW(0.001))
+    optimizer: Optimizer = field(default=AdamW(0.001), metadata={"chosen": "adamw"})
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
     nesterov: bool = True

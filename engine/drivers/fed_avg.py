@@ -77,7 +77,7 @@ class FedAvg(Driver):
     fraction: float = 0.1
     local_epochs: int = 1
     whole_batch: bool = False
-    optimizer: Optimizer = field(default=SGD(0.1))
+    optimizer: Optimizer = field(default=SGD(0.1), metadata={"chosen": "sgd"})
     labels: int = 0
     spread: float = 0.0
     weighted: bool = True

@@ -67,11 +67,11 @@ def test_a_mistake_in_an_option_is_one_sentence(
         (["--no-backups"], "--no-backups is an option of Sandblaster; leave it out"),
         (
             ["--driver", "sandblaster", "--epochs", "5"],
-            "--epochs is an option of Downpour and AllReduce; leave it out, or give ",
+            "--epochs is an option of every driver but Sandblaster and FedAvg; leave it out, or give ",
         ),
         (
             ["--driver", "sandblaster", "--learning-rate", "1"],
-            "--learning-rate is an option of Downpour and AllReduce; leave it out, or let Downpour",
+            "--learning-rate is an option of every driver but Sandblaster; leave it out, or let Downpour",
         ),
         (["--driver", "sandblaster", "--overlap", "2"], "--overlap is an option of Downpour; leave it out"),
         (
@@ -79,7 +79,11 @@ def test_a_mistake_in_an_option_is_one_sentence(
             "--shards is an option of Downpour and Sandblaster; leave it out, or train with "
             "--driver downpour or --driver sandblaster",
         ),
-        (["--by", "tree"], "--by is an option of AllReduce; leave it out, or train with --driver all-reduce"),
+        (
+            ["--by", "tree"],
+            "--by is an option of every driver but Downpour, Sandblaster and FedAvg; leave it out, or train "
+            "with another driver",
+        ),
         (["--driver", "all-reduce", "--backup-workers", "1"], "use by=Server(), or backup_workers=0"),
         (
             ["--driver", "sandblaster", "--method", "cg", "--history", "5"],

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from partita.engine import (
+    LAMB,
     LARS,
     LBFGS,
     SGD,
@@ -155,6 +156,12 @@ def _() -> bool:
 def _() -> bool:
     assert LARS(0.1).momentum == 0.9
     return hasattr(torch.optim, "LARS")
+
+
+@row("`LAMB`")
+def _() -> bool:
+    assert LAMB(0.1).weight_decay == 0.01
+    return hasattr(torch.optim, "LAMB")
 
 
 @row("clipping a norm")

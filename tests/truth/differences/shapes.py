@@ -12,6 +12,7 @@ import partita.layers
 from partita.layers import (
     Activation,
     Add,
+    Average,
     Concatenate,
     Crop,
     Dense,
@@ -23,6 +24,7 @@ from partita.layers import (
     Layer,
     LayerNorm,
     Linear,
+    Maximum,
     MaxPool2D,
     Permute,
     Reshape,
@@ -74,6 +76,19 @@ def _() -> bool:
     return Dropout().rate == torch.nn.Dropout().p
 
 
+@row("gradient of `Maximum` on a tie")
+def _() -> bool:
+    x, y = (torch.ones(1, requires_grad=True) for _ in range(2))
+    torch.maximum(x, y).sum().backward()
+    given_case = case(Maximum(), (1,), (1,), batch=1)
+    for given in (*given_case.inputs, given_case.error):
+        given[...] = 1
+    assert x.grad is not None and y.grad is not None
+    found = [float(error.reshape(-1)[0]) for error in play(given_case).errors]
+    assert found == [1, 0]
+    return found == [float(x.grad[0]), float(y.grad[0])]
+
+
 @row("gradient of `MaxPool2D` and `GlobalMaxPool` on a tie")
 def _() -> bool:
     x = torch.ones(1, 1, 2, 2, requires_grad=True)
@@ -106,10 +121,10 @@ def _() -> bool:
     return torch.allclose(ours, torch.nn.LayerNorm((5, 4), elementwise_affine=False)(x))
 
 
-@row("unequal shapes of the inputs of `Add` and `Multiply`")
+@row("unequal shapes of the inputs of `Add`, `Average`, `Maximum` and `Multiply`")
 def _() -> bool:
     assert (torch.zeros(2, 4, 3) + torch.zeros(2, 1, 3)).shape == (2, 4, 3)
-    for kind in (Add, loosely.Multiply):
+    for kind in (Add, Average, Maximum, loosely.Multiply):
         with pytest.raises(ValueError, match="give it two or more of the same shape"):
             shape_of(kind(), (4, 3), (1, 3))
     return False
