@@ -295,7 +295,8 @@ class ApplyOnArrival(Policy):
         machine = machine_of(sender)
         applied = self._applied_at[machine]
         part.staleness = len(applied) - bisect_right(applied, base)
-        part.scale = push.scale if again else push.scale * self._staleness.scale(self._overtaken(part, base))
+        overtaken = self._overtaken(part, base)  # also forgets: a backup, which only replays, must not grow
+        part.scale = push.scale if again else push.scale * self._staleness.scale(overtaken)
         part.sequence, part.stop = push.sequence, max(part.stop, push.stop)
         part.applied += 1
         self.version += 1

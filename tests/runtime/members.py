@@ -182,11 +182,12 @@ class Members:
         *,
         until: int,
         step: int = 0,
+        points: int = 0,
         position: int = 0,
         copies: Sequence[StateCopy] = (),
     ) -> None:
         """Publishes a view."""
-        view = View(number, tuple(members), 1, step, position, until, tuple(copies))
+        view = View(number, tuple(members), 1, step, position, until, tuple(copies), points=points)
         for name in self.machines:
             if (part_indices(name) or (-1, 0))[0] in members:
                 self.give(name, Received(COORDINATOR, 0, Pause(number)))

@@ -131,7 +131,7 @@ def test_a_run_goes_on_from_its_files_with_the_same_bits(
         )  # fmt: skip
         try:
             assert {machine.version for machine in second.machines.values()} == {1}
-            second.publish(1, range(3), step=1, position=12, until=EPOCHS * EXAMPLES)
+            second.publish(1, range(3), step=1, points=1, position=12, until=EPOCHS * EXAMPLES)
             second.run()
             for name, numbers in second.parameters(1).items():
                 if machines == 2:

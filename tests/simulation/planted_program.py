@@ -32,7 +32,7 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.program_exchanges import Exchanges
 from partita.engine.protocol.program_saves import Saves
 from partita.engine.protocol.replica_messages import Pause, View
-from partita.engine.protocol.view_change import Agreement, ViewChange
+from partita.engine.protocol.view_change import Agreement, Place, ViewChange
 from partita.engine.testing import Fault
 from tests.simulation.outcomes import PlantedFaults as Planted
 
@@ -65,8 +65,8 @@ def with_its_replica(method: Any, mode: Any, host: Any, replica: Any, reason: st
     return mode.restart_replica(replica, reason, now)
 
 
-def never(method: Any, change: Any) -> int:
-    return -1
+def never(method: Any, change: Any) -> Place:
+    return -1, 0
 
 
 def seated_twice(method: Any, coordinator: Any, event: Any, now: float) -> Any:
