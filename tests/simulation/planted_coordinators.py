@@ -281,7 +281,7 @@ COORDINATOR_FAULTS = [
     Planted(LeasesToAReplicaWithoutAPart, "I8", 2000, at=40_768),
     Planted(CountsAStepAsDoneWhenItIsReported, "I2", 300, at=1),
     Planted(LeasesAgainWhatADeadReplicaHad, "I15", 600, at=6),
-    Planted(UsesTheNumbersOfWhatIsGivenBackAgain, "I15 I2 I8", 600, at=270),
+    Planted(UsesTheNumbersOfWhatIsGivenBackAgain, "I15 I2 I8", 600, at=140),
     Planted(SeatsAReplicaTwice, "validate", 100, at=1),
     Planted(AsksForMoreOnce, "I8", 1000, at=499),
     Planted(HasAnotherUnitAfterAnOrder, "I15", 300),

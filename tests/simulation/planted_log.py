@@ -146,7 +146,7 @@ FAULTS = [
     log(
         "the file's last record comes again", "I1 D1 validate", Fault(LogFolder, "above", from_the_version_on)
     ),
-    log("what is replayed is not synced", "D1", Fault(LogFolder, "sync_all", nothing), at=197),
+    log("what is replayed is not synced", "D1", Fault(LogFolder, "sync_all", nothing), at=533),
     log("replayed without the ledger", "I1 D1 D2 I2", Fault(ApplyOnArrival, "replay", without_the_ledger)),
     log(
         "replayed without incarnations",
@@ -167,6 +167,6 @@ FAULTS = [
         "D1",
         (Fault(LogWriter, "carry_out", for_the_newest_checkpoint_alone),),
         driver="downpour_log",
-        at=702_711,
+        at=782,
     ),
 ]

@@ -73,7 +73,7 @@ class _AnyAnswer(UnitsOfShards):
 
 
 RESUMING_FAULTS = [
-    Planted(LeavesNothingOut, "I1", at=517),
+    Planted(LeavesNothingOut, "I1", at=313),
     Planted(NamesAUnitTooFew, "I15", 20),
     Planted(RemembersNoUnits, "I15 I1", 1000, at=4),
     Planted(RestoreForgetsTheUnits, "I15 I1", 1000, at=4),
