@@ -7,47 +7,16 @@ that I1 to I4 are questions about sets. It sees what crosses the surface of a ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import Fetch
 from partita.engine.protocol.messages import Push as PushMessage
 from partita.engine.protocol.names import machine_of
+from partita.engine.protocol.shard_effects import ApplyGradient
+from partita.engine.protocol.staleness import AS_IT_IS, Staleness
+from partita.engine.testing.downpour.lineage import Lineage, Push, push_of
+from partita.engine.testing.host import Numbers
 from partita.engine.testing.invariants import ProcessId, Writers, require
-
-Push: TypeAlias = tuple[str, int, int]
-"""A push to a given shard: (part, incarnation, sequence)."""
-
-
-@dataclass(slots=True)
-class Lineage:
-    """The values that one life of a shard should hold: inherited from a file, then one push at a time."""
-
-    values: list[float]
-    version: int = 0
-    applied: set[Push] = field(default_factory=set)
-    units: set[tuple[int, int]] = field(default_factory=set)  # (machine, unit) whose gradients they hold
-    gone: set[tuple[int, int]] = field(default_factory=set)  # likewise, in pushes that earlier runs have lost
-    lost: set[Push] = field(default_factory=set)  # acknowledged ones that it was told of, and lacks
-    newest: dict[str, int] = field(default_factory=dict)  # of each part, the newest process it was told of
-
-    def copy(self) -> Lineage:
-        """A copy for a file."""
-        sets = set(self.applied), set(self.units), set(self.gone), set(self.lost)
-        return Lineage(list(self.values), self.version, *sets, dict(self.newest))
-
-    def learns(self, part: str, record: PushRecord) -> None:
-        """Counts the pushes of a process as lost that are acknowledged and not held.
-
-        Those of a process before the newest one that it was told of are none: what the newest one did not
-        know of when it began, it has done again.
-        """
-        if record.incarnation < self.newest.get(part, -1):
-            return
-        self.newest[part] = record.incarnation
-        made = {(part, record.incarnation, sequence) for sequence in range(record.pushes)}
-        self.lost |= made - self.applied
 
 
 class ReferenceModel:
@@ -61,6 +30,7 @@ class ReferenceModel:
         twice: Callable[[int], bool],
         keeps: bool = False,
         waits: bool = False,
+        staleness: Staleness = AS_IT_IS,
     ) -> None:
         """A model of these shards.
 
@@ -70,9 +40,10 @@ class ReferenceModel:
             twice: says that a unit may be done by two replicas, since one has left.
             waits: acknowledgements wait for somebody.
             keeps: somebody keeps the shards' records, so that no failure may cost one that was acknowledged.
+            staleness: what is done about stale gradients.
         """
         self._initial = start
-        self._twice = twice
+        self._twice, self._staleness = twice, staleness
         self.keeps, self.waits = keeps, waits or keeps
         self._promised: dict[str, set[Push]] = {name: set() for name in start}  # acknowledged pushes
         self.lineages: dict[ProcessId, Lineage] = {}
@@ -88,6 +59,8 @@ class ReferenceModel:
         self._accumulated: dict[ProcessId, list[float]] = {}
         self._scaled: dict[ProcessId, list[float]] = {}  # likewise, each times its factor of the rate
         self._scales: dict[tuple[str, Push], float] = {}  # of pushes
+        self._bases: dict[tuple[str, Push], tuple[int, int]] = {}  # (incarnation, version) they come from
+        self._factors: dict[tuple[str, Push], float] = {}  # with which they were applied last
         self._settled: dict[tuple[ProcessId, str], int] = {}
         self._installed: dict[tuple[ProcessId, str], tuple[int, int]] = {}
         self._parameters: dict[ProcessId, list[float]] = {}  # that a part should have
@@ -162,6 +135,7 @@ class ReferenceModel:
         same = [scale * number for number in payload] == scaled
         require(same, "L1", push, "holds", payload, "times", scale, "and not", scaled)
         self._scales[shard, push] = scale
+        self._bases[shard, push] = message.shard_incarnation, message.version
         units = tuple(self._undone[part][start])
         named = [unit for one in message.units for unit in range(*one)]
         require(named == sorted(units), "I15", push, "to", shard, "names", named, "of", units)
@@ -193,10 +167,11 @@ class ReferenceModel:
         before = self._installed.get((part, shard), (-1, -1))
         require(version >= before, "I3", part, "goes back from", before, "to", version, "of", shard)
         self._installed[part, shard] = version
-        expected = [a + b for a, b in zip(values, self._scaled[part][start:], strict=False)]
+        expected = values
         for push in self._unheld(part, (shard, version[0]), version[1]):
             scale, payload = self._scales[shard, push], self._payloads[shard, push]
             expected = [a + scale * b for a, b in zip(expected, payload, strict=True)]
+        expected = [a + b for a, b in zip(expected, self._scaled[part][start:], strict=False)]
         self._parameters[part][start : start + len(values)] = expected
 
     def _unheld(self, part: ProcessId, shard: ProcessId, version: int) -> Iterable[Push]:
@@ -249,21 +224,41 @@ class ReferenceModel:
             gone = self._promised[shard[0]] - lineage.applied
             require(not gone, "D1", shard, "begins without what was acknowledged:", sorted(gone))
             require(not lineage.lost, "D2", shard, "counts as lost", sorted(lineage.lost))
+        lineage.parted_at = lineage.version
         if self._writers.is_current(shard):  # one that was replaced before it was ready gets no lease
             self._moves(shard, lineage)
 
-    def applies(
-        self, shard: ProcessId, push: Push, payload: tuple[float, ...], *, start: int, values: list[float]
-    ) -> None:
-        """Requires that a push enters the values of a shard once, in order, by the one writer (I1, I4)."""
+    def applies(self, shard: ProcessId, effect: ApplyGradient, values: list[float]) -> None:
+        """Requires that a push enters the values of a shard once, in order, by the one writer (I1, I4), with
+        the rate in force when it was made, times what its staleness makes of it (L1).
+        """
+        push = push_of(effect)
         self._writers.require_current(shard, "applies", push)
-        self.enters(shard, push, payload, start=start, values=values)
+        made = self._scales.get((shard[0], push), 1.0)  # one that was never made breaks I1
+        self._factors[shard[0], push] = made * self._staleness.scale(self._overtaken(shard, push))
+        self.enters(shard, effect, values)
         self._moves(shard, self.lineages[shard])
 
-    def enters(
-        self, shard: ProcessId, push: Push, payload: tuple[float, ...], *, start: int, values: list[float]
-    ) -> None:
-        """Requires that a push enters the values once, when it is applied or replayed (I1)."""
+    def _overtaken(self, shard: ProcessId, push: Push) -> int:
+        """The pushes of other replicas to the same numbers that a gradient lacks, of those of a shard's life.
+
+        One that comes from values of an earlier life has those up to where this life's work began, at most.
+        """
+        lineage = self.lineages[shard]
+        incarnation, base = self._bases.get((shard[0], push), (shard[1], lineage.version))
+        if incarnation != shard[1]:
+            base = min(base, lineage.parted_at)
+        machine = machine_of(push[0])
+        later = (part for version, (part, _, _) in lineage.own if version > base and part != push[0])
+        return sum(machine_of(part) == machine for part in later)
+
+    def enters(self, shard: ProcessId, effect: ApplyGradient, values: list[float]) -> None:
+        """Requires that a push enters the values once, when it is applied or replayed (I1), with the factor
+        with which it was applied (L1).
+        """
+        push, payload, start = push_of(effect), effect.payload, effect.span.start
+        assert isinstance(payload, Numbers)
+        self.requires_factor(shard[0], effect)
         lineage = self.lineages[shard]
         require(push not in lineage.applied, "I1", shard, "applies", push, "a second time")
         require(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
@@ -275,8 +270,9 @@ class ReferenceModel:
             require(once, "I1", shard, "applies unit", unit, "in", push, "a second time")
             lineage.units.add((machine, unit))
         lineage.version += 1
+        lineage.own.append((lineage.version, push))
         for i, number in enumerate(payload):
-            lineage.values[start + i] += self._scales[shard[0], push] * number
+            lineage.values[start + i] += effect.scale * number
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
 
     def learns(self, shard: ProcessId, part: ProcessId, fetch: Fetch) -> None:
@@ -302,10 +298,11 @@ class ReferenceModel:
         if promises:
             self._promised[shard[0]].add(push)
 
-    def requires_scale(self, shard: str, push: Push, scale: float) -> None:
-        """Requires that a push is applied with the rate in force when it was made (L1)."""
-        made = self._scales.get((shard, push))
-        require(scale == made, "L1", push, "to", shard, "is applied with the factor", scale, "not", made)
+    def requires_factor(self, shard: str, effect: ApplyGradient) -> None:
+        """Requires that a push has the factor with which it was applied, also when it is replayed (L1)."""
+        push, scale = push_of(effect), effect.scale
+        wanted = self._factors.get((shard, push))
+        require(scale == wanted, "L1", push, "to", shard, "is applied with the factor", scale, "not", wanted)
 
     def requires_payload(self, shard: str, push: Push, payload: object) -> None:
         """Requires that a record has the numbers that were pushed (I1)."""

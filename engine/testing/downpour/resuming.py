@@ -12,7 +12,8 @@ from partita.engine.protocol.coordinator_effects import Commit
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.shard_effects import ApplyGradient, ShardRanges
 from partita.engine.testing.disk import Disk
-from partita.engine.testing.downpour.model import Lineage, Push, ReferenceModel
+from partita.engine.testing.downpour.lineage import Lineage, Push, push_of
+from partita.engine.testing.downpour.model import ReferenceModel
 from partita.engine.testing.host import Numbers
 from partita.engine.testing.log import LogFolder
 from partita.engine.testing.shards import ShardState
@@ -78,10 +79,10 @@ def begun(
     for record in records:
         for effect in policy.replay(record):
             assert isinstance(effect, ApplyGradient) and isinstance(effect.payload, Numbers), effect
-            push = effect.part, effect.incarnation, effect.sequence
+            push = push_of(effect)
             held.add(push)
             lineage.units |= {(machine_of(push[0]), unit) for unit in before.model.units_of(own.name, push)}
-            before.model.requires_scale(own.name, push, effect.scale)
+            before.model.requires_factor(own.name, effect)
             for i, number in enumerate(effect.payload, effect.span.start):
                 values[i] += effect.scale * number
     before.model.requires_promises(own.name, held)

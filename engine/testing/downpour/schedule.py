@@ -33,7 +33,8 @@ from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.shard_effects import ShardRanges
 from partita.engine.protocol.views import Outline
 from partita.engine.testing import faults
-from partita.engine.testing.downpour.model import Lineage, Push, ReferenceModel
+from partita.engine.testing.downpour.lineage import Lineage, Push
+from partita.engine.testing.downpour.model import ReferenceModel
 from partita.engine.testing.downpour.resuming import begun
 from partita.engine.testing.downpour.work import WorkModel
 from partita.engine.testing.elastic import draw_least, leaving
@@ -160,7 +161,12 @@ class DownpourCoordinatorHost(CoordinatorHost):
         self.logs = {name: LogFolder() for name in lineages} if schedule.keeps else {}
         twice, keeps = schedule.is_of_two, schedule.keeps
         self.model = ReferenceModel(
-            lineages, self.writers, twice=twice, keeps=keeps, waits=schedule.replicated
+            lineages,
+            self.writers,
+            twice=twice,
+            keeps=keeps,
+            waits=schedule.replicated,
+            staleness=schedule.scenario.driver.staleness,
         )
         self.machine = leaving(schedule.kind(Coordinator), least)(
             stops.pacing.around(schedule.scenario.driver.coordinator, works=True, replicas=1),

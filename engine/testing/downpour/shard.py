@@ -18,7 +18,8 @@ from partita.engine.protocol.messages import Fetch, Parameters, PushAck
 from partita.engine.protocol.names import backup_index
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient
-from partita.engine.testing.downpour.model import Lineage, ReferenceModel
+from partita.engine.testing.downpour.lineage import Lineage
+from partita.engine.testing.downpour.model import ReferenceModel
 from partita.engine.testing.downpour.schedule import DownpourCoordinatorHost, DownpourSchedule
 from partita.engine.testing.host import Numbers, SimulatedHost
 from partita.engine.testing.invariants import ProcessId, require
@@ -92,12 +93,7 @@ def _replay(
         for effect in policy.replay(record):
             assert isinstance(effect, ApplyGradient), effect
             body.apply(effect)
-            push = (effect.part, effect.incarnation, effect.sequence)
-            model.requires_scale(body.host.name, push, effect.scale)
-            values = list(body.vectors[POINT])
-            assert isinstance(effect.payload, Numbers)
-            start = effect.span.start
-            model.enters(body.host.id, push, effect.payload, start=start, values=values)
+            model.enters(body.host.id, effect, list(body.vectors[POINT]))
 
 
 Noted: TypeAlias = Mapping[str, Sequence[PushRecord]]
@@ -126,10 +122,7 @@ class Checks(ShardChecks):
 
     @override
     def applies(self, effect: ApplyGradient, x: Vector) -> None:
-        assert isinstance(effect.payload, Numbers)
-        push = (effect.part, effect.incarnation, effect.sequence)
-        self._model.requires_scale(self._id[0], push, effect.scale)
-        self._model.applies(self._id, push, effect.payload, start=effect.span.start, values=list(x))
+        self._model.applies(self._id, effect, list(x))
 
     @override
     def sends(self, send: Send, payload: Callable[[], Numbers]) -> None:
@@ -160,10 +153,7 @@ class BackupChecks(Checks):
 
     @override
     def applies(self, effect: ApplyGradient, x: Vector) -> None:
-        assert isinstance(effect.payload, Numbers)
-        push = (effect.part, effect.incarnation, effect.sequence)
-        self._model.requires_scale(self._id[0], push, effect.scale)
-        self._model.enters(self._id, push, effect.payload, start=effect.span.start, values=list(x))
+        self._model.enters(self._id, effect, list(x))
 
     @override
     def filled(self, numbers: Numbers) -> None:
