@@ -123,8 +123,8 @@ class EvaluationMode(WorkMode):
 
     @property
     def answers_since(self) -> float:  # type: ignore[override]
-        """Since when the evaluation runs; between two of them there is no point to send."""
-        return self._commands.given_at if self._commands.evaluation else math.inf
+        """Since when the evaluation or a validation runs; between two of them there is no point to send."""
+        return self._commands.given_at if self._commands.evaluation or self.shown else math.inf
 
     @property
     @override

@@ -237,9 +237,9 @@ class ParameterLinks(Links[ParameterLink]):
             if link.fetch is None and not (self._alone and link.mirrors):
                 yield self._fetch(link, now)
 
-    def is_renewed(self, evaluation: int) -> bool:
-        """Returns whether the values that `renew` has asked for are here."""
-        return all(link.fetch is None and not link.renews for link in self._links.values())
+    def not_renewed(self, evaluation: int) -> tuple[str, ...]:
+        """Returns the shards whose values, which `renew` has asked for, are not here yet."""
+        return tuple(name for name, link in self._links.items() if link.fetch or link.renews)
 
     def take(self) -> Iterator[LinkEffect]:
         """Puts them in place."""

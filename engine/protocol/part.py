@@ -276,7 +276,8 @@ class Part(RoleMachine):
         if self.work.computing is not None:
             yield LookForWaits()
         else:
-            yield from self._report_waits(self.work.step, self.work.waits(), now)
+            waits = [*self._validation.waits()] or self.work.waits()
+            yield from self._report_waits(self.work.step, waits, now)
 
     def _report_waits(self, at: object, waits: Iterable[tuple[str, str]], now: float) -> list[Send]:
         """Reports long waits: where the part is, and (host, what) that it gets no further without."""

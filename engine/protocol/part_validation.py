@@ -60,8 +60,8 @@ class SharedParameters(Protocol):
     def renew(self, evaluation: int, now: float) -> Iterable[Any]:
         """Asks for the parameters that the shards have from now on, or at this command."""
 
-    def is_renewed(self, evaluation: int) -> bool:
-        """Returns whether all of them are here."""
+    def not_renewed(self, evaluation: int) -> tuple[str, ...]:
+        """Returns the shards whose parameters are not here yet."""
 
     def take(self) -> Iterable[Any]:
         """Puts them in place."""
@@ -134,12 +134,18 @@ class PartValidation(Carrier):
             return
         if not self._is_fresh:
             assert self._parameters is not None
-            if not self._parameters.is_renewed(self._work.evaluation):
+            if self._parameters.not_renewed(self._work.evaluation):
                 return
             yield from self._parameters.take()
             self._is_fresh = True
         self._computing = True
         yield RunValidation(self._number, self._units[len(self._answers)])
+
+    def waits(self) -> Iterator[tuple[str, str]]:
+        """Yields (host, what) that the next minibatch waits for: one that never answers must be reported."""
+        if self._work is not None and self._parameters is not None and not self._is_fresh:
+            what = "the parameters that are validated"
+            yield from ((shard, what) for shard in self._parameters.not_renewed(self._work.evaluation))
 
     def deliver(self, event: Received) -> Iterator[Any]:
         """Returns the effects of a message of another part, which is of a step of a validation."""

@@ -122,9 +122,9 @@ class PointLinks(Links[PointLink]):
         self.begin_evaluation(evaluation, now)
         yield from self.ask(evaluation, now)
 
-    def is_renewed(self, evaluation: int) -> bool:
-        """Returns whether the point of that command is here."""
-        return all(link.newest >= evaluation for link in self._links.values())
+    def not_renewed(self, evaluation: int) -> tuple[str, ...]:
+        """Returns the shards whose point of that command is not here yet."""
+        return tuple(link.shard for link in self._links.values() if link.newest < evaluation)
 
     def take(self) -> Iterator[LinkEffect]:
         """Puts it in place."""

@@ -10,8 +10,9 @@ from typing import Final
 
 from partita.engine.protocol.batch_messages import AssignmentResult
 from partita.engine.protocol.messages import Finished, Report, ResumeStep
+from partita.engine.protocol.validation_messages import ValidationResult
 
-PROGRESS_MESSAGES: Final = (AssignmentResult, ResumeStep, Finished, Report)
+PROGRESS_MESSAGES: Final = (AssignmentResult, ResumeStep, Finished, Report, ValidationResult)
 """Messages by which a part reports progress."""
 
 _SAME_S: Final = 1.0

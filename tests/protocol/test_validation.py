@@ -110,8 +110,8 @@ class Links:
     def renew(self, evaluation: int, now: float) -> list[str]:
         return [f"renew {evaluation}"]
 
-    def is_renewed(self, evaluation: int) -> bool:
-        return self.is_here
+    def not_renewed(self, evaluation: int) -> tuple[str, ...]:
+        return () if self.is_here else ("shard 0",)
 
     def take(self) -> list[str]:
         return ["take"]
@@ -125,9 +125,9 @@ def test_a_part_fetches_evaluates_in_order_and_answers_repeats() -> None:
     links = Links()
     part, first = PartValidation(links), VALIDATION_STEPS + (1 << 24)
     assert [*part.receive(ordered(1, (2, 3), (5, 6)), 0.0)] == [RestartValidation(first), "renew 4"]
-    assert [*part.advance()] == []
+    assert [*part.advance()] == [] and [host for host, _ in part.waits()] == ["shard 0"]
     links.is_here = True
-    assert [*part.advance()] == ["take", RunValidation(first, 2)]
+    assert [*part.advance()] == ["take", RunValidation(first, 2)] and [*part.waits()] == []
     assert [*part.advance()] == []
     (sent,) = part.receive(ValidationDone(first, 1.5, 3), 0.0)
     assert sent.message == ValidationResult(1, 2, 1.5, 3)
