@@ -295,7 +295,7 @@ class Layer(Arguments, ABC):
 
     @property
     def note(self) -> str:
-        """What a summary adds about the layer, as the end of a sentence after its name; "": nothing."""
+        """The end of a sentence that a summary adds after the layer's name; "": nothing."""
         return ""
 
     @property
