@@ -309,6 +309,10 @@ class Schedule(ABC):
             longest_wave_s=4.0,
         )
 
+    def extend(self) -> None:
+        """Gives a run time after a stop: there may be one after each step."""
+        self.world.until = max(self.world.until, self.world.now + CONVERGENCE_S)
+
     def play(self, seed: int) -> Outcome:
         """Plays from the first event to the last, or to the first violation."""
         world = self.world
@@ -318,7 +322,7 @@ class Schedule(ABC):
         try:
             if not world.run(until=self.environment.chaos_s + CONVERGENCE_S):
                 waits = self.coordinator.machine.waits_for
-                require(False, "I8", f"no end within {CONVERGENCE_S:g} s after the chaos; waits for {waits}")
+                require(False, "I8", f"no end {CONVERGENCE_S:g} s after chaos or stop; waits for {waits}")
             if isinstance(self.ending, AbortRun):
                 self.check_failure(self.ending)
             else:

@@ -165,6 +165,7 @@ class StopModel:
             for unit, parts in enumerate(stop.sums):
                 self._require_minibatch(unit, parts)
         self._schedule.check_stop(action.at)
+        self._schedule.extend()
         world.at(world.now + self.user.decide_s * self._random.random(), coordinator, self._decide, stop)
 
     def _require_minibatch(self, unit: int, parts: Sequence[Sequence[float]]) -> None:

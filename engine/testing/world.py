@@ -98,6 +98,7 @@ class World:
         stops: draws how long minibatches of validations take.
         processes: all that were ever launched, in that order.
         on_exit: called with each process that ends.
+        until: when time runs out (seconds).
     """
 
     def __init__(self, seed: int, *, keep_all: bool = False) -> None:
@@ -108,6 +109,7 @@ class World:
         self.links = Random(-71 - seed)
         self.has_links = self.links.random() < 0.5
         self.stops = Random(-103 - seed)
+        self.until = 0.0
         self.processes: list[Process] = []
         self.network: SimulatedNetwork
         self.events = 0
@@ -138,11 +140,15 @@ class World:
         return [process for process in self.processes if process.alive and process.name == name]
 
     def run(self, until: float) -> bool:
-        """Handles events in order until `over` is set; returns False when time runs out before."""
+        """Handles events in order until `over` is set; returns False when time runs out before.
+
+        A handler may set `until` later.
+        """
+        self.until = until
         heap, pop, remember = self._heap, heapq.heappop, self.history.append
         while heap and not self.over:
             time, _, process, handler, argument = pop(heap)
-            if time > until:
+            if time > self.until:
                 return False
             self.now = time
             if process is not None:
