@@ -270,7 +270,7 @@ class TakesAnErrorForADeath(Coordinator):
 
 COORDINATOR_FAULTS = [
     Planted(BeginsAtTheReportedStep, "I2", 300, at=1),
-    Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500, at=21),
+    Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500, at=33),
     Planted(LaunchesTheSameIncarnationAgain, "I4", 20, at=2),
     Planted(RestoresWhatWasNeverCommitted, "I5", 20, at=1),
     Planted(ARoundOutlivesAShard, "I5", 400, at=71),
@@ -290,7 +290,7 @@ COORDINATOR_FAULTS = [
     Planted(SendsAChangeAsIfItWereAll, "I8", 1000, at=15),
     Planted(SendsSaveOnce, "I8", 600, at=88),
     Planted(TheLastRoundIsAnOlderOne, "I2 I15", 100, at=5),
-    Planted(CountsALossTwice, "I2", 1000, at=124),
+    Planted(CountsALossTwice, "I2", 1000, at=29),
     Planted(LeavesAManifestThatCountsTooFew, "I2", 4000, at=1313),
     Planted(TakesAnErrorForADeath, "I13", 300, at=98),
     Planted(WaitsForAnswersForEver, "I8", 300, at=22),

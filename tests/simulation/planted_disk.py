@@ -125,7 +125,7 @@ FAULTS = [
         "downpour",
     ),
     PlantedFaults(
-        "older checkpoints go first", "I5", (Fault(Disk, "commit", older_ones_go_first),), "all_reduce"
+        "older checkpoints go first", "I5", (Fault(Disk, "commit", older_ones_go_first),), "all_reduce", 8
     ),
     PlantedFaults(
         "the newest checkpoint goes",
@@ -151,5 +151,6 @@ FAULTS = [
         "I5",
         (Fault(Disk, "next_checkpoint", the_first_whole_one_only),),
         "sandblaster",
+        16,
     ),
 ]

@@ -66,7 +66,7 @@ FAULTS = [
     PlantedFaults(
         "a coordinator refuses nothing", "C2", (Fault(Coordinator, "_refuse", nothing),), "downpour"
     ),
-    PlantedFaults("a flood is taken", "C1", (Fault(Conduct, "flood", none),), "downpour", at=56),
+    PlantedFaults("a flood is taken", "C1", (Fault(Conduct, "flood", none),), "downpour", at=79),
     PlantedFaults(
         "each accusation is believed", "C5", (Fault(Conduct, "accused", lambda *_: True),), "downpour", at=98
     ),

@@ -140,23 +140,30 @@ FAULTS = [
     log("kept and never synced", "D1", Fault(LogWriter, "on_synced", nothing_but_reports)),
     log("kept with what came meanwhile", "D1", Fault(LogWriter, "on_synced", kept_with_what_came_meanwhile)),
     log("a segment is not in its folder", "D1", Fault(LogFolder, "begin", the_segment_is_not_in_its_folder)),
-    log("a torn record is accepted", "D1 I1 I2 I3", Fault(LogFolder, "_frame", of_any_checksum)),
+    log("a torn record is accepted", "D1 I1 I2 I3", Fault(LogFolder, "_frame", of_any_checksum), at=11),
     log("the last record is not replayed", "D1", Fault(LogFolder, "above", without_the_last)),
     log("the newest segment is all", "D1", Fault(LogFolder, "above", of_the_newest_segment)),
     log(
         "the file's last record comes again", "I1 D1 validate", Fault(LogFolder, "above", from_the_version_on)
     ),
     log("what is replayed is not synced", "D1", Fault(LogFolder, "sync_all", nothing), at=533),
-    log("replayed without the ledger", "I1 D1 D2 I2", Fault(ApplyOnArrival, "replay", without_the_ledger)),
+    log(
+        "replayed without the ledger",
+        "I1 D1 D2 I2",
+        Fault(ApplyOnArrival, "replay", without_the_ledger),
+        at=29,
+    ),
     log(
         "replayed without incarnations",
         "I1 D1 D2 I2",
         Fault(ApplyOnArrival, "replay", as_of_an_earlier_process),
+        at=29,
     ),
     log(
         "compacted before the manifest",
         "D1",
         Fault(SimulatedBody, "on_written", compacted_when_a_file_is_there),
+        at=37,
     ),
     log("compacted too far", "D1", Fault(LogFolder, "compact", compacted_too_far)),
     log("some records are not kept", "D1", Fault(Shard, "_handle", keeps_what_a_repeat_says)),

@@ -240,7 +240,7 @@ HOST_FAULTS = [
         "an older directory replaces a newer one",
         "I8 V4",
         (Fault(Directory, "applies_to", older_ones_apply),),
-        at=51,
+        at=12,
     ),
 ]
 """Faults of the machine that every host has."""
@@ -262,7 +262,7 @@ FAULTS = [
     Planted("a replica is seated twice", "V2", (Fault(Coordinator, "receive", seated_twice),)),
     Planted("examples are done twice", "W1", (Fault(JoinedBook, "renew", from_the_start),)),
     Planted("examples are never done", "W1", (Fault(JoinedBook, "renew", one_step_ahead),)),
-    Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=107),
+    Planted("a repeated sum counts twice", "R1 R2", (Fault(Exchange, "_add", added_again),), at=92),
     Planted("a view goes back", "V3 W1", (Fault(ViewChange, "agree", the_slowest),)),
     Planted(
         "the copy has the wrong direction",
@@ -270,7 +270,7 @@ FAULTS = [
         (Fault(ViewChange, "_copies", nothing_is_copied),),
     ),
     Planted(
-        "numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),), at=24
+        "numbers change that others may ask for", "R1 R2", (Fault(Exchanges, "released", released),), at=97
     ),
     Planted("a copy ends after its first piece", "R1", (Fault(CopyTarget, "receive", first_piece_is_all),)),
     Planted("a file is of the step after", "I5 I8", (Fault(Saves, "at", one_step_late),)),
@@ -283,7 +283,7 @@ FAULTS = [
     ),
     Planted("a view is announced once", "I8", (Fault(JoinedMode, "watch", asked_once),), at=9),
     Planted(
-        "what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),), at=24
+        "what is lost is not asked for", "I8", (Fault(Exchange, "_retry", nothing_is_asked_again),), at=38
     ),
     Planted(
         "a part goes on without its replica", "R1 R2 V3 W1 W2 validate", (Fault(Exchanges, "_behind", alone),)
@@ -315,6 +315,7 @@ FAULTS = [
         "I8",
         (Fault(Exchange, "_finish_piece", window_stands_still),),
         NORMED,
+        6,
     ),
     Planted("all pieces are the first", "R1 R2 S5", (Fault(Exchange, "_span", always_the_first),)),
     Planted("norms are forgotten", "program", (Fault(AllReduce, "replica", no_norms),), NORMED),

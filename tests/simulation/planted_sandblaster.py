@@ -323,7 +323,7 @@ class WaitsForCommandsForEver(EvaluationMode):
 FAULTS = [
     Planted(CountsABackupToo, "I6", at=40),
     Planted(DoesARepeatedCommandAgain, "I6 I7", at=3),
-    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=103),
+    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=21),
     Planted(NoFence, "I4", at=415),
     Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=415),
     Planted(LeaseOutlivesTheVerdict, "I4", at=15),
