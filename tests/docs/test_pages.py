@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -62,24 +65,31 @@ LONG = {
     for name in (
         "all_reduce",
         "batch_methods",
+        "callbacks",
         "checkpoints",
         "command_line",
+        "compression",
         "data",
         "drivers",
         "elastic",
+        "federated",
         "how_it_works",
         "index",
         "layers/embedding",
+        "local_sgd",
         "metrics",
         "profiling",
         "pytorch",
         "pytorch_out",
         "quickstart",
         "simulator",
+        "staleness",
+        "two_functions",
+        "watching",
         "write_your_own_layer",
     )
 }
-"""Pages whose runs take many seconds: `make slow` plays them."""
+"""Pages whose runs take seconds: `make slow` plays them, and the others look at their names and calls."""
 
 PLAYED = [
     pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
@@ -92,6 +102,49 @@ PLAYED = [
 def test_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
     """If an output or a picture is stale: `python -m tests.docs.refresh`."""
     check_page(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_what_a_page_imports_exists_and_takes_these_arguments(name: str) -> None:
+    """Also of pages whose runs take seconds."""
+    imported: dict[str, Any] = {}
+    for step in steps(ROOT / name):
+        if step.code.language == "python":
+            tree = ast.parse(step.code.text, step.code.name)
+            imported |= imported_by(tree)
+            check_calls(tree, imported, step.code.name)
+
+
+def imported_by(tree: ast.AST) -> dict[str, Any]:
+    """What a block imports from the three rooms and from the examples, by the names that it has there."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("partita", "examples"):
+            module = importlib.import_module(node.module or "")
+            found |= {one.asname or one.name: getattr(module, one.name) for one in node.names}
+    return found
+
+
+def check_calls(tree: ast.AST, imported: dict[str, Any], where: str) -> None:
+    """The calls of what is imported have arguments that are taken."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in imported:
+            if any(isinstance(one, ast.Starred) for one in node.args):
+                continue
+            named = {one.arg: None for one in node.keywords if one.arg}
+            signature = inspect.signature(imported[node.func.id])
+            try:
+                signature.bind_partial(*node.args, **named)
+            except TypeError as error:
+                pytest.fail(f"{where}: {ast.unparse(node)}: {error}")
+
+
+def test_a_call_with_what_is_not_taken_is_found() -> None:
+    block = "from partita.engine import SGD\nSGD(0.1, momentums=1)"
+    with pytest.raises(pytest.fail.Exception, match="momentums"):
+        check_calls(ast.parse(block), imported_by(ast.parse(block)), "here")
+    with pytest.raises(AttributeError, match="Nobody"):
+        imported_by(ast.parse("from partita.engine import Nobody"))
 
 
 @pytest.mark.slow
