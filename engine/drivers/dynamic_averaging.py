@@ -2,19 +2,24 @@
 
 All replicas keep a reference, the last mean of all of them. After `every` local steps each has a local
 condition: the squared distance of its parameters from the reference is at most `delta`. While all hold,
-nothing but these distances is sent. Where some do not, the violators take their mean, and further replicas
-join them, one by one, until the mean meets the condition itself; only when all take part is their mean the
-next reference.
+nothing but these distances is sent. Where some do not, the first of the violators collects the drifts of the
+others, and of further replicas, one by one, until their mean meets the condition itself; then all that have
+given their drift get the mean. Only when all replicas take part is their mean the next reference. As many
+violations as there are replicas, since the last reference, make all take part at once.
+
+A round in which B replicas take part sends 2 (B - 1) times the parameters, whatever the order in which they
+joined, beside the distances.
 
 Source: Kamp and others, "Efficient decentralized deep learning by dynamic model averaging", 2018, section 3
-and algorithm 1 (there a coordinator polls the replicas; here the distances are added up by a small
-all-reduce, so that each replica knows who takes part).
+and algorithm 1. There a coordinator collects the models. Here the first violator does, the distances are
+added up by a small all-reduce, so that each replica knows who takes part, and any mean of all replicas, not
+only one by the count, begins the count of violations anew.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -22,12 +27,11 @@ from typing_extensions import override
 
 from partita.engine.drivers.local_sgd import LocalDriver
 from partita.engine.protocol import actions as a
-from partita.engine.protocol.exchange import Tree
+from partita.engine.protocol.exchange import Broadcast, Tree
 from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.views import Member
 
 _DRIFT: Final = (("drift", "drift"),)
-_MEAN: Final = (("mean", "mean"),)
 
 
 @dataclass(frozen=True)
@@ -72,30 +76,54 @@ class DynamicAveraging(LocalDriver):
     @property
     @override
     def scratch_vectors(self) -> tuple[str, ...]:
-        return "drift", "mean"
+        return ("drift",)
 
     @override
-    def end_of_round(self, me: Member) -> a.Program:
-        yield a.Combine("drift", {"parameters": 1.0, "reference": -1.0})
-        squares = yield a.Dots(_DRIFT, by=Tree())
-        members = tuple(rank for rank in range(me.replicas) if squares[rank][0] > self.delta)
-        if me.is_complete:
-            members = tuple(range(me.replicas))  # the result of the work is the mean of all
-        while members:
-            yield a.Combine("mean", {"drift": 1.0})
-            if len(members) > 1:
-                yield a.AllReduce("mean", by=self.by, mean=True, among=members)
+    def replica(self, me: Member) -> a.Program:
+        violations = 0  # since the last reference; begins again after a change of the replicas
+        for steps in me.rounds(self.every):
+            yield from self.local_steps(steps)
+            yield a.Combine("drift", {"parameters": 1.0, "reference": -1.0})
+            squares = yield a.Dots(_DRIFT, by=Tree())
+            members = tuple(rank for rank in range(me.replicas) if squares[rank][0] > self.delta)
+            violations += len(members)
+            if violations >= me.replicas or me.is_complete:  # the result of the work is the mean of all
+                members = tuple(range(me.replicas))
+            members = yield from self._balanced(members, me)
+            if me.rank in members:
+                yield a.Combine("parameters", {"reference": 1.0, "drift": 1.0})
+            if len(members) == me.replicas:
+                yield a.Combine("reference", {"parameters": 1.0})
+                violations = 0
+            yield a.SafePoint()
+
+    def _balanced(self, members: tuple[int, ...], me: Member) -> Generator[a.Action, Any, tuple[int, ...]]:
+        """Yields the actions by which "drift" becomes the mean over those who take part; returns their ranks.
+
+        Args:
+            members: the violators, or all replicas.
+            me: the part.
+        """
+        if len(members) == me.replicas:
+            yield a.AllReduce("drift", by=self.by, mean=True)
+        if len(members) in (0, me.replicas):
+            return members
+        root, joining = members[0], members[1:]
+        while True:
+            if joining:
+                among = tuple(sorted((root, *joining)))
+                yield a.ReduceScatter("drift", by=Broadcast(among.index(root)), among=among)
             if len(members) == me.replicas:
                 break
-            found = yield a.Dots(_MEAN, by=Tree())
-            if found[members[0]][0] <= self.delta:
+            squares = yield a.Dots(_DRIFT, by=Tree())  # of the sum of the members' drifts, at the root
+            if squares[root][0] <= self.delta * len(members) ** 2:
                 break
-            members = tuple(sorted((*members, _next(members, me))))
-        if me.rank in members:
-            yield a.Combine("parameters", {"reference": 1.0, "mean": 1.0})
-        if len(members) == me.replicas:
-            yield a.Combine("reference", {"parameters": 1.0})
-        yield a.SafePoint()
+            joining = (_next(members, me),)
+            members = tuple(sorted((*members, *joining)))
+        if me.rank == root:
+            yield a.Combine("drift", {"drift": 1.0 / len(members)})
+        yield a.AllGather("drift", by=Broadcast(members.index(root)), among=members)
+        return members
 
 
 def _next(members: tuple[int, ...], me: Member) -> int:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from partita.engine.protocol import actions as a
-from partita.engine.protocol.exchange import Algorithm, Numbers, bytes_sent, messages_sent
+from partita.engine.protocol.exchange import Numbers, bytes_sent, messages_sent
+from partita.engine.protocol.program_kinds import ExchangeAction, phase_of
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Member
 
@@ -49,7 +50,7 @@ def traffic(
     """Returns what a part sends to other replicas in a run without failures.
 
     Args:
-        driver: without shards, whose program has `AllReduce` and `Dots` alone among exchanges.
+        driver: without shards, whose program has no `ExchangeMessages`.
         examples: of the data.
         batch: of a replica.
         epochs: of the run.
@@ -60,7 +61,7 @@ def traffic(
         products: results of `Dots`; None: ones.
 
     Raises:
-        TypeError: the program has another exchange.
+        TypeError: the program exchanges messages of a compressor.
     """
     view = View(1, (*range(driver.replicas),), 1, 0, 0, epochs * examples)
     me = Member(replica, machine, view, JoinedBatches(examples, batch))
@@ -72,27 +73,29 @@ def traffic(
             return found
         result = None
         match action:
-            case a.AllReduce():
+            case a.AllReduce() | a.ReduceScatter() | a.AllGather():
                 members = (*range(me.replicas),) if action.among is None else action.among
                 if me.rank in members:
-                    found = _added(
-                        found, action.by, members.index(me.rank), len(members), sizes[machine], item_bytes
-                    )
+                    numbers = Numbers(sizes[machine], item_bytes)
+                    found = _added(found, action, members.index(me.rank), len(members), numbers)
             case a.Dots(pairs=pairs):
                 parts = me.replicas * len(sizes)
-                rank, length = me.rank * len(sizes) + machine, parts * len(pairs)
-                found = _added(found, action.by, rank, parts, length, _DOT_BYTES)
+                numbers = Numbers(parts * len(pairs), _DOT_BYTES)
+                found = _added(found, action, me.rank * len(sizes) + machine, parts, numbers)
                 ones = ((1.0,) * len(pairs),) * me.replicas
                 result = ones if products is None else products(action)
-            case a.ReduceScatter() | a.AllGather():
-                raise TypeError(f"{action} is half an exchange, which is not counted; use AllReduce")
+            case a.ExchangeMessages():
+                raise TypeError(
+                    f"{action} exchanges messages whose size its compressor decides, which are not counted; "
+                    "leave compress out"
+                )
 
 
-def _added(found: Traffic, by: Algorithm, rank: int, members: int, length: int, item_bytes: int) -> Traffic:
+def _added(found: Traffic, action: ExchangeAction, rank: int, members: int, numbers: Numbers) -> Traffic:
     if members == 1:
         return found
-    labels, numbers = [f"host {n}" for n in range(members)], Numbers(length, item_bytes)
+    labels, phase = [f"host {n}" for n in range(members)], phase_of(action)
     return Traffic(
-        found.messages + messages_sent(by, rank, labels, numbers),
-        found.n_bytes + bytes_sent(by, rank, labels, numbers),
+        found.messages + messages_sent(action.by, rank, labels, numbers, phase=phase),
+        found.n_bytes + bytes_sent(action.by, rank, labels, numbers, phase=phase),
     )

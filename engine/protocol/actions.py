@@ -76,22 +76,32 @@ class ReduceScatter:
     """Sum a vector, each replica ranges of it: in the end its own ranges hold the sums. Result: None.
 
     Args:
-        vector: "gradient".
-        by: the algorithm, see `exchange`. It says which ranges are a replica's own.
+        vector: "gradient", or a scratch vector of the driver.
+        by: the algorithm, see `exchange`. It says which ranges are a replica's own: under `Broadcast(root)`
+            all are those of one replica.
+        among: the ranks of the replicas that take part, as in `AllReduce`; `root` counts these.
     """
 
     vector: str = "gradient"
     _: KW_ONLY
     by: Any
+    among: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AllGather:
-    """Collect every replica's own ranges of a vector on all replicas of the view. Result: None."""
+    """Collect every replica's own ranges of a vector on all replicas of the view. Result: None.
+
+    Args:
+        vector: "parameters", or a scratch vector of the driver.
+        by: the algorithm, as in `ReduceScatter`.
+        among: the ranks of the replicas that take part, as in `AllReduce`.
+    """
 
     vector: str = "parameters"
     _: KW_ONLY
     by: Any
+    among: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,15 @@ from partita.engine.protocol.actions import (
 )
 from partita.engine.protocol.carrier import Carrier
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
-from partita.engine.protocol.exchange import CopySource, CopyTarget, Exchange, Group, Numbers, create_exchange
+from partita.engine.protocol.exchange import (
+    Broadcast,
+    CopySource,
+    CopyTarget,
+    Exchange,
+    Group,
+    Numbers,
+    create_exchange,
+)
 from partita.engine.protocol.exchange import Member as Partner
 from partita.engine.protocol.exchange.exchange import ExchangeDone
 from partita.engine.protocol.names import part_name
@@ -312,8 +320,8 @@ class Exchanges(Carrier):
 
     def _machine(self, action: ExchangeAction, number: int, one: SharedSpan, length: int) -> Exchange | None:
         if number not in self._machines:
-            among = action.among if isinstance(action, AllReduce) else None
-            members = self._partners(one, among)
+            among = None if isinstance(action, Dots | ExchangeMessages) else action.among
+            members = self._partners(one, among, rooted=isinstance(action.by, Broadcast))
             if len(members) == 1 or self._seat.name not in (member.name for member in members):
                 return None
             group = Group(members, self._seat.name, self._view.number, number)
@@ -439,16 +447,18 @@ class Exchanges(Carrier):
     def _behind(self, names: Iterable[str], number: int) -> list[str]:
         return [name for name in names if self._reduced.get(name, 0) < number]
 
-    def _partners(self, one: SharedSpan, among: tuple[int, ...] | None = None) -> tuple[Partner, ...]:
+    def _partners(
+        self, one: SharedSpan, among: tuple[int, ...] | None = None, *, rooted: bool = False
+    ) -> tuple[Partner, ...]:
         """The members of an exchange of a range, of all replicas or some. All have the same labels of places,
-        where they have any.
+        where they have any. Around a root each is of the part's own machine: the root is a rank of a replica.
         """
         places = self._view.places if one.machines == (self._seat.machine,) else ()
         return tuple(
             self._partner(replica, machine, str(places[rank]) if places else "")
             for rank, replica in enumerate(self._view.members)
             if among is None or rank in among
-            for machine in one.machines
+            for machine in ((self._seat.machine,) if rooted else one.machines)
         )
 
     def _partner(self, replica: int, machine: int, place: str = "") -> Partner:

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from partita.engine.protocol.actions import AllGather, AllReduce, Dots, ExchangeMessages, ReduceScatter
 from partita.engine.protocol.exchange import Group
-from partita.engine.protocol.exchange.exchange import Phase
+from partita.engine.protocol.exchange.algorithm import Phase
 from partita.engine.protocol.program_messages import is_gathered
 
 ExchangeAction: TypeAlias = AllReduce | ReduceScatter | AllGather | Dots | ExchangeMessages

@@ -124,23 +124,32 @@ def diloco(found: Reference, driver: DiLoCo) -> None:
         found.agree(anchor)
 
 
-def dynamic(found: Reference, driver: DynamicAveraging) -> None:
-    reference = found.x[0].copy()
+def dynamic_rounds(found: Reference, driver: DynamicAveraging) -> Iterator[tuple[int, int]]:
+    """Yields the exchanges of inner products in each round, and the members of its mean."""
+    reference, violations = found.x[0].copy(), 0
     for positions in found.rounds(driver.every):
         found.local(positions)
         drift = [x - reference for x in found.x]
-        members = [r for r in range(found.n) if drift[r] @ drift[r] > driver.delta]
-        if found.position >= found.until:
+        members, tests = [r for r in range(found.n) if drift[r] @ drift[r] > driver.delta], 1
+        violations += len(members)
+        if found.position >= found.until or violations >= found.n:
             members = [*range(found.n)]
-        mean = np.mean([drift[r] for r in members], axis=0) if members else reference
-        while 0 < len(members) < found.n and mean @ mean > driver.delta:
+        while 0 < len(members) < found.n:
+            mean, tests = np.mean([drift[r] for r in members], axis=0), tests + 1
+            if mean @ mean <= driver.delta:
+                break
             ranks = [(found.step + n) % found.n for n in range(found.n)]
             members = sorted([*members, next(rank for rank in ranks if rank not in members)])
-            mean = np.mean([drift[r] for r in members], axis=0)
         for r in members:
-            found.x[r] = reference + mean
+            found.x[r] = reference + np.mean([drift[r] for r in members], axis=0)
         if len(members) == found.n:
-            reference = found.x[0].copy()
+            reference, violations = found.x[0].copy(), 0
+        yield tests, len(members)
+
+
+def dynamic(found: Reference, driver: DynamicAveraging) -> None:
+    for _ in dynamic_rounds(found, driver):
+        pass
 
 
 def admm(found: Reference, driver: ADMM) -> None:
@@ -228,6 +237,20 @@ def test_what_is_sent_is_what_the_formulas_say(
         sent = [members.sent_bytes.get((name, kind), 0) for kind in ("PartialChunk", "FinalChunk")]
         run = {"examples": EXAMPLES, "batch": BATCH, "epochs": 2, "sizes": sizes, "item_bytes": 8}
         assert sum(sent) == traffic(made, replica=replica, machine=machine, **run).n_bytes  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("delta", [0.02, 0.1])
+def test_a_mean_of_some_replicas_sends_their_numbers_there_and_back(delta: float, tmp_path: Path) -> None:
+    """2 (B - 1) S bytes for a mean of B replicas, however they joined, beside the inner products."""
+    made = DynamicAveraging(replicas=4, delta=delta, optimizer=SGD(RATE), every=1)
+    start, _, members = trained(made, tmp_path, machines=1, epochs=4)
+    shapes = {name: array.shape for name, array in members.parameters(0).items()}
+    rounds = [*dynamic_rounds(Reference(start, shapes, made, epochs=4), made)]
+    assert any(0 < taken < 4 for _, taken in rounds), "there are means of some"
+    pairs = sum(2 * (taken - 1) for _, taken in rounds if taken)
+    products = sum(tests for tests, _ in rounds) * 2 * 3 * 4
+    sent = sum(n for (_, kind), n in members.sent_bytes.items() if kind in ("PartialChunk", "FinalChunk"))
+    assert sent == 8 * (pairs * start.size + products)
 
 
 def test_local_steps_send_less_by_the_length_of_a_round() -> None:

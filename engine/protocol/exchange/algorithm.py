@@ -10,9 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from partita.engine.protocol.exchange.group import Numbers
+
+Phase: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather"]
+"""Sum and copy; or only the sums, each piece at its root; or only the copies from there."""
 
 Weight: TypeAlias = Callable[[int], int]
 """The bytes, or the messages, that it takes to send one segment."""
@@ -84,7 +87,14 @@ class Algorithm(ABC):
         """
 
 
-def bytes_sent(algorithm: Algorithm, rank: int, machines: Sequence[str], numbers: Numbers) -> int:
+def bytes_sent(
+    algorithm: Algorithm,
+    rank: int,
+    machines: Sequence[str],
+    numbers: Numbers,
+    *,
+    phase: Phase = "all-reduce",
+) -> int:
     """Returns the bytes of the payloads that a member sends in one exchange without repeats.
 
     With backup workers, the bytes of a member that is not dropped; one that is dropped may send fewer.
@@ -95,13 +105,32 @@ def bytes_sent(algorithm: Algorithm, rank: int, machines: Sequence[str], numbers
         start, stop = numbers.segment(segment, segments)
         return (stop - start) * numbers.item_bytes
 
-    return algorithm.sent(rank, machines, weight)
+    return _sent(algorithm, rank, machines, weight, phase)
 
 
-def messages_sent(algorithm: Algorithm, rank: int, machines: Sequence[str], numbers: Numbers) -> int:
+def messages_sent(
+    algorithm: Algorithm,
+    rank: int,
+    machines: Sequence[str],
+    numbers: Numbers,
+    *,
+    phase: Phase = "all-reduce",
+) -> int:
     """Returns the number of messages that a member sends in one exchange without repeats, as `bytes_sent`.
 
     With backup workers, the acknowledgement is not counted.
     """
     segments = algorithm.segments(machines)
-    return algorithm.sent(rank, machines, lambda segment: len(numbers.pieces(segment, segments)))
+    return _sent(algorithm, rank, machines, lambda segment: len(numbers.pieces(segment, segments)), phase)
+
+
+def _sent(algorithm: Algorithm, rank: int, machines: Sequence[str], weight: Weight, phase: Phase) -> int:
+    """Returns what a member sends: by the formula of the algorithm; of a half, along the trees."""
+    if phase == "all-reduce":
+        return algorithm.sent(rank, machines, weight)
+    sent = 0
+    for segment in range(algorithm.segments(machines)):
+        route = algorithm.route(rank, segment, machines)
+        times = len(route.copies_to) if phase == "all-gather" else int(route.sums_to is not None)
+        sent += times * weight(segment)
+    return sent

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from partita.engine.protocol.exchange.algorithm import Algorithm
+from partita.engine.protocol.exchange.algorithm import Algorithm, Phase
 from partita.engine.protocol.exchange.backup import BackupExchange
-from partita.engine.protocol.exchange.exchange import Exchange, Phase
+from partita.engine.protocol.exchange.exchange import Exchange
 from partita.engine.protocol.exchange.group import Group, Numbers
 from partita.engine.protocol.exchange.server import Server
 

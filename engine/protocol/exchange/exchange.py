@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick, payload_bytes
-from partita.engine.protocol.exchange.algorithm import Algorithm, Route
+from partita.engine.protocol.exchange.algorithm import Algorithm, Phase, Route
 from partita.engine.protocol.exchange.group import Group, Numbers
 from partita.engine.protocol.replica_messages import ChunkRequest, ExchangeAck, FinalChunk, PartialChunk
 from partita.engine.protocol.retry import PendingRequest
@@ -37,9 +37,6 @@ WINDOW: Final = 8
 
 _UNBOUNDED: Final = 1 << 60
 _MOST_RANGES: Final = 256  # of a request; the rest is asked for later
-
-Phase: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather"]
-"""Sum and copy; or only the sums, each piece at its root; or only the copies from there."""
 
 
 class AddChunk(msgspec.Struct, frozen=True):

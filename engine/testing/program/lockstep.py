@@ -152,6 +152,8 @@ class _Step:
                     for vectors, one in zip(self._vectors.values(), actions, strict=True):
                         vectors[vector] = [number * one.weight for number in vectors[vector]]
                 self._sum(vector, mean=mean, among=action.among)
+            case a.ReduceScatter(vector=vector, by=Broadcast(root=root), among=among):
+                self._collect(vector, root, among)
             case a.ReduceScatter(vector=vector):
                 self._sum(vector, mean=False)
             case a.ExchangeMessages(compress=compress, turn=turn):
@@ -159,12 +161,21 @@ class _Step:
                     self._sum("gradient", mean=False)
             case a.Norms():
                 self._measure()
-            case a.AllGather(vector=vector, by=Broadcast(root=root)):
-                for (_, machine), vectors in self._vectors.items():
-                    vectors[vector] = list(self._vectors[root, machine][vector])
+            case a.AllGather(vector=vector, by=Broadcast(root=root), among=among):
+                ranks = range(len(self._view.members)) if among is None else among
+                for (rank, machine), vectors in self._vectors.items():
+                    if rank in ranks:
+                        vectors[vector] = list(self._vectors[ranks[root], machine][vector])
             case a.AllGather():
                 pass  # every member has all ranges here
         return None
+
+    def _collect(self, vector: str, root: int, among: tuple[int, ...] | None) -> None:
+        """Sums a vector at one replica, in the order of the ranks; the others keep their own."""
+        ranks = range(len(self._view.members)) if among is None else among
+        for machine in range(len(self._spans)):
+            held = [self._vectors[rank, machine][vector] for rank in ranks]
+            self._vectors[ranks[root], machine][vector] = [sum(column) for column in zip(*held, strict=True)]
 
     def _measure(self) -> None:
         """Measures the parameters and the gradient that all members have, each number of a machine once."""
