@@ -5,13 +5,17 @@ A learning rate is chosen in a trial with a start that is used for nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from math import inf
+from typing import TypeVar
 
 from examples.reproduce.courses import Course, course
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts
 from partita.engine import (
+    ADMM,
     LBFGS,
     SGD,
     AllReduce,
@@ -20,14 +24,20 @@ from partita.engine import (
     Damped,
     DiLoCo,
     Downpour,
+    DynamicAveraging,
+    FedAvg,
     LocalSGD,
+    ParameterAveraging,
     Sandblaster,
     Server,
 )
 from partita.engine.drivers import Driver
+from partita.engine.parameters.compression import TopK
+
+T = TypeVar("T")
 
 REPLICAS = 6
-RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 TRIAL = 1000
 """Seed of the trials."""
 
@@ -42,8 +52,17 @@ CONTENDERS: dict[str, Callable[[float], Driver]] = {
     "AllReduce, 2 backup workers": lambda r: AllReduce(
         replicas=REPLICAS, optimizer=SGD(r), by=Server(), backup_workers=2
     ),
+    "AllReduce, TopK(0.01)": lambda r: AllReduce(replicas=REPLICAS, optimizer=SGD(r), compress=TopK(0.01)),
     "LocalSGD(every=8)": lambda r: LocalSGD(replicas=REPLICAS, optimizer=SGD(r), every=8),
     "DiLoCo(every=8)": lambda r: DiLoCo(replicas=REPLICAS, optimizer=SGD(r), every=8),
+    "DynamicAveraging(every=8)": lambda r: DynamicAveraging(
+        replicas=REPLICAS, optimizer=SGD(r), every=8, delta=1.0
+    ),
+    "ParameterAveraging, at the end": lambda r: ParameterAveraging(replicas=REPLICAS, optimizer=SGD(r)),
+    "FedAvg, 6 clients": lambda r: FedAvg(
+        replicas=REPLICAS, optimizer=SGD(r), clients=REPLICAS, fraction=1.0
+    ),
+    "ADMM(every=8)": lambda r: ADMM(replicas=REPLICAS, optimizer=SGD(REPLICAS * r), every=8),
     "Sandblaster L-BFGS": lambda r: Sandblaster(replicas=REPLICAS, method=LBFGS()),
 }
 
@@ -69,3 +88,12 @@ def measured(
     """Plays a run, for `LONGEST` if not given another limit."""
     until_s = until_s or LONGEST * hosts.step_s
     return course(driver, problem, hosts, seed=seed, target=target, until_s=until_s)
+
+
+def in_processes(work: Callable[[str], T], names: Sequence[str], *, processes: int = 2) -> Iterator[T]:
+    """Yields what some work finds for each driver, in their order; processes share it."""
+    if len(names) == 1:
+        yield work(names[0])
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(work, names)

@@ -1,6 +1,6 @@
 """Time to an accuracy against the variance of stragglers, for every driver, in virtual time.
 
-    python -m examples.reproduce.stragglers         (below three minutes)
+    python -m examples.reproduce.stragglers         (two processes, below three minutes)
 
 prints a table and draws docs/pictures/stragglers.svg. Gradients are real, and each driver's own program is
 played (`virtual`); a minibatch takes a time that is drawn, with the same mean and more and more spread. Each
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
 
-from examples.reproduce.contenders import CONTENDERS, REPLICAS, measured, rate_of
+from examples.reproduce.contenders import CONTENDERS, REPLICAS, in_processes, measured, rate_of
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts
 from partita.engine.view.curves import Curve, Panel, draw_curves
@@ -24,9 +25,9 @@ SPREADS = (0.0, 0.5, 1.0, 1.5)
 SEEDS = 5
 
 
-def times(problem: Problem, name: str, *, spreads: Sequence[float], seeds: int, target: float) -> list[float]:
+def times(name: str, *, spreads: Sequence[float], seeds: int, target: float) -> list[float]:
     """Returns the median time to the target for each spread, in mean times of a minibatch."""
-    make, hosts = CONTENDERS[name], Hosts(spread=0.5)
+    problem, make, hosts = Problem(), CONTENDERS[name], Hosts(spread=0.5)
     driver, found = make(rate_of(make, problem, hosts, target=target)), []
     for spread in spreads:
         hosts = Hosts(spread=spread)
@@ -44,11 +45,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS), help="names of drivers")
     parser.add_argument("--out", type=Path, default=Path("docs/pictures/stragglers.svg"), help="the picture")
     asked = parser.parse_args(given)
-    problem, spreads = Problem(), [float(spread) for spread in asked.spreads.split(",")]
+    spreads = [float(spread) for spread in asked.spreads.split(",")]
     print(f"{'spread of the time of a minibatch':34}" + "".join(f"{spread:8g}" for spread in spreads))
-    curves = []
-    for name in asked.only:
-        found = times(problem, name, spreads=spreads, seeds=asked.seeds, target=asked.target)
+    curves, work = [], partial(times, spreads=spreads, seeds=asked.seeds, target=asked.target)
+    for name, found in zip(asked.only, in_processes(work, asked.only), strict=True):
         print(f"{name:34}" + "".join(f"{one:8.0f}" if one < inf else "       -" for one in found), flush=True)
         points = tuple((x, y) for x, y in zip(spreads, found, strict=True) if y < inf)
         curves += [Curve(name, points)] if points else []

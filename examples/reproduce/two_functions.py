@@ -63,12 +63,13 @@ class Problem:
 
     Attributes:
         batch: pictures in a minibatch.
+        shapes: of the parameters, by name, in the order in which they lie.
     """
 
     def __init__(self, *, batch: int = 20) -> None:
         self.batch = batch
         self._data, self._held_out = pictures()
-        self._shapes = {name: values.shape for name, values in first_parameters().items()}
+        self.shapes = {name: values.shape for name, values in first_parameters().items()}
 
     def start(self, seed: int) -> Vector:
         """Returns a point to start from."""
@@ -78,7 +79,12 @@ class Problem:
         """Returns the mean gradient over some pictures."""
         batch = {name: values[examples] for name, values in self._data.items()}
         found = gradients(self._named(point), batch)
-        return np.concatenate([found[name].ravel() for name in self._shapes])
+        return np.concatenate([found[name].ravel() for name in self.shapes])
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """The digits on the training pictures."""
+        return self._data["digit"]
 
     def loss(self, point: Vector) -> float:
         """Returns the mean cross-entropy over the training pictures."""
@@ -92,7 +98,7 @@ class Problem:
 
     def _named(self, point: Vector) -> dict[str, Vector]:
         named, position = {}, 0
-        for name, shape in self._shapes.items():
+        for name, shape in self.shapes.items():
             size = int(np.prod(shape))
             named[name] = point[position : position + size].reshape(shape)
             position += size

@@ -12,7 +12,17 @@ from examples.reproduce.contenders import CONTENDERS, REPLICAS
 from examples.reproduce.courses import course
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts, World
-from partita.engine import SGD, AllReduce, Bounded, Compensated, Damped, Downpour
+from partita.engine import (
+    SGD,
+    AllReduce,
+    Bounded,
+    Compensated,
+    Damped,
+    Downpour,
+    FedAvg,
+    LocalSGD,
+    ParameterAveraging,
+)
 from partita.engine.drivers import Driver
 from partita.engine.protocol.staleness import AS_IT_IS
 
@@ -27,7 +37,7 @@ def gradient_descent(problem: Problem, world: World, *, steps: int, each: int, r
     w = problem.start(0)
     for step in range(steps):
         units = range(step * each, (step + 1) * each)
-        w = w - np.float32(rate) * np.mean([problem.gradient(w, world._examples(u)) for u in units], axis=0)
+        w = w - np.float32(rate) * np.mean([problem.gradient(w, world.examples(u)) for u in units], axis=0)
     return w
 
 
@@ -36,24 +46,64 @@ def test_one_replica_is_sequential_gradient_descent(problem: Problem, staleness:
     driver = Downpour(optimizer=SGD(0.1), staleness=staleness)  # type: ignore[arg-type]
     world = World(driver, problem, Hosts(step_s=1.0))
     world.play(20.9)
-    assert world.shard is not None
-    expected = gradient_descent(problem, world, steps=world.shard.version, each=1, rate=0.1)
-    assert world.shard.version > 15
+    assert world.links is not None
+    expected = gradient_descent(problem, world, steps=world.links.shard.version, each=1, rate=0.1)
+    assert world.links.shard.version > 15
     np.testing.assert_allclose(world.point, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_all_reduce_is_gradient_descent_on_joined_batches(problem: Problem) -> None:
     world = World(AllReduce(replicas=3, optimizer=SGD(0.1)), problem, Hosts(spread=1.0))
     world.play(3.0)
-    steps = min(one.done for one in world.replicas)
-    world.play(3.0)
-    found = {one.done for one in world.replicas}
-    assert found <= {steps, steps + 1}
-    done = world.replicas[0].updates["parameters"]
+    found = {one.step for one in world.replicas}
+    done = max(world.replicas[0].points)
+    assert found == {done} and done > 5
     expected = gradient_descent(problem, world, steps=done, each=3, rate=0.1)
-    np.testing.assert_allclose(world.replicas[0].vectors["parameters"], expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(world.point, expected, rtol=1e-3, atol=1e-5)
     n = Hosts().n_bytes
     assert world.n_bytes == pytest.approx(done * 2 * 2 * n, rel=0.05), "2 (N - 1) S for each sum"
+
+
+@pytest.mark.parametrize("every", [4, None])
+def test_local_steps_are_those_of_each_replica_with_means_between(
+    problem: Problem, every: int | None
+) -> None:
+    kind = ParameterAveraging if every is None else LocalSGD
+    world = World(kind(replicas=3, every=every, optimizer=SGD(0.1)), problem, Hosts(step_s=1.0))
+    world.play(10.0)
+    done = min(max(one.points) for one in world.replicas)
+    assert done >= 8
+    points = [problem.start(0)] * 3
+    for step in range(done):
+        found = [problem.gradient(w, world.examples(3 * step + rank)) for rank, w in enumerate(points)]
+        points = [w - np.float32(0.1) * g for w, g in zip(points, found, strict=True)]
+        points = [np.mean(points, axis=0)] * 3 if (step + 1) % (every or done) == 0 else points
+    np.testing.assert_allclose(world.point, np.mean(points, axis=0), rtol=1e-4, atol=1e-6)
+    world.finish()
+    rounds = 1 + (0 if every is None else done // every)
+    assert world.n_bytes == pytest.approx(rounds * 2 * 2 * Hosts().n_bytes, rel=1e-3), "2 (N - 1) S a round"
+
+
+def test_federated_rounds_are_weighted_means_of_what_clients_find(problem: Problem) -> None:
+    driver = FedAvg(replicas=2, clients=3, fraction=1.0, spread=0.5, optimizer=SGD(0.1))
+    world = World(driver, problem, Hosts(step_s=1.0))
+    world.play(200.0)
+    division, expected = driver.division.divided(1440, 0), problem.start(0)
+    sizes = driver.division.sizes(1440, 0)
+    rounds = min(max(one.points) for one in world.replicas)
+    assert rounds >= 2
+    for number in range(rounds):
+        found = []
+        for client, size in enumerate(sizes):
+            w = expected.copy()
+            for start in range(0, size, problem.batch):
+                stop = min(start + problem.batch, size)
+                w -= np.float32(0.1) * problem.gradient(w, division.at(number, client, 0, start, stop))
+            found.append(w)
+        expected = np.average(found, axis=0, weights=sizes).astype(np.float32)
+    np.testing.assert_allclose(world.point, expected, rtol=1e-4, atol=1e-5)
+    begun = -(-world.n_bytes // (3 * Hosts().n_bytes))
+    assert rounds <= begun <= rounds + 1, "n (R - 1) S a round"
 
 
 def test_a_bounded_replica_waits_for_a_slow_one_and_another_does_not(problem: Problem) -> None:
@@ -61,7 +111,8 @@ def test_a_bounded_replica_waits_for_a_slow_one_and_another_does_not(problem: Pr
     for staleness in (AS_IT_IS, Bounded(2)):
         world = World(Downpour(replicas=2, optimizer=SGD(0.1), staleness=staleness), problem, hosts)
         world.play(10.0)
-        ahead[staleness] = world.replicas[0].done - world.replicas[1].done
+        assert world.links is not None
+        ahead[staleness] = world.links.done(0) - world.links.done(1)
     assert ahead[Bounded(2)] <= 3 < 50 < ahead[AS_IT_IS]
 
 
