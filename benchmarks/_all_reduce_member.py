@@ -1,4 +1,5 @@
-"""A member of an all-reduce over this engine's transport: argument LABEL of its machine, or "" for TCP.
+"""A member of an all-reduce over this engine's transport: arguments LABEL of its machine, or "" for TCP, and
+ADDRESS, at which it listens; 127.0.0.1 if not given.
 
 It does what a host does, and nothing else: receives messages, gives them to the machine of the exchange, and
 carries out what that asks for.
@@ -38,10 +39,10 @@ ALGORITHMS = {"ring": Ring, "tree": Tree}
 class ExchangeMember:
     """One process of the group."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, address: str = "127.0.0.1") -> None:
         keys = KeyPair.generate()
         self._label = label
-        self._mailbox = ZmqMailbox(keys, machine=label)
+        self._mailbox = ZmqMailbox(keys, endpoint=f"tcp://{address}:*", machine=label)
         self._key = keys.public
         self._exchanges = 0
         self._done: set[Exchange] = set()
@@ -145,4 +146,4 @@ class ExchangeMember:
 
 
 if __name__ == "__main__":
-    serve(lambda: ExchangeMember(sys.argv[1]))
+    serve(lambda: ExchangeMember(*sys.argv[1:]))

@@ -76,7 +76,9 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def network(hosts: int, *, bits_per_s: float, mounts: str = "") -> Iterator[Network]:
+def network(
+    hosts: int, *, bits_per_s: float, mounts: str = "", burst_bytes: int | None = None
+) -> Iterator[Network]:
     """Makes a network, and takes it down again.
 
     Args:
@@ -84,6 +86,7 @@ def network(hosts: int, *, bits_per_s: float, mounts: str = "") -> Iterator[Netw
         bits_per_s: what the link of each host carries, each way.
         mounts: a shell script that gives each host file systems of its own: it runs in a mount namespace of
             that host. Without it hosts have the files of this machine.
+        burst_bytes: what may pass at once after a silence; None: what keeps a link of this rate exact.
 
     Raises:
         RuntimeError: the system does not allow it; says which command failed.
@@ -104,8 +107,8 @@ def network(hosts: int, *, bits_per_s: float, mounts: str = "") -> Iterator[Netw
             outside, address = f"host{host}", f"{subnet}.{host + 2}"
             _plug("cable", switch, outside, within=inside)
             _join("cable", address, within=inside)
-            _limit("cable", bits_per_s, within=inside)
-            _limit(outside, bits_per_s, within=switch)
+            _limit("cable", bits_per_s, within=inside, burst_bytes=burst_bytes)
+            _limit(outside, bits_per_s, within=switch, burst_bytes=burst_bytes)
             enter = _enter(inside, *kinds)
             if mounts:
                 _run("sh", "-ec", mounts, entered=enter)
@@ -148,14 +151,14 @@ def _join(name: str, address: str, *, within: int | None) -> None:
     _run("ip", "link", "set", name, "up", within=within)
 
 
-def _limit(name: str, bits_per_s: float, *, within: int) -> None:
+def _limit(name: str, bits_per_s: float, *, within: int, burst_bytes: int | None = None) -> None:
     """Limits the traffic that leaves by this interface.
 
     `burst` may pass at once. Below a packet of TCP's, the kernel cuts each into pieces and waits between
     them: that keeps slow links exact, and halves the rate of a fast one (1 Gbit/s came to 0.5).
     """
     fast = max(_PACKET_BYTES, round(bits_per_s / 8 * _BURST_S))
-    burst = fast if bits_per_s > _SLOW else _SLOW_BURST_BYTES
+    burst = burst_bytes or (fast if bits_per_s > _SLOW else _SLOW_BURST_BYTES)
     _run(
         *("tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", f"{round(bits_per_s)}bit"),
         *("burst", str(burst), "limit", str(_QUEUE_BYTES)),

@@ -11,7 +11,7 @@ TCP without encryption. Ratios are gloo's time by ours. Results are checked firs
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -39,8 +39,11 @@ AIMS: Final = {(SHARED, 10_000_000): 1.0}
 class Members:
     """The processes of one group; each call goes to all of them at once."""
 
-    def __init__(self, workers: Sequence[Worker], pool: ThreadPoolExecutor) -> None:
-        self._workers, self._pool = workers, pool
+    def __init__(
+        self, workers: Sequence[Worker], pool: ThreadPoolExecutor, times: Mapping[int, int] = TIMES
+    ) -> None:
+        """Members that run `times` all-reduces in a turn, by the length of the vector."""
+        self._workers, self._pool, self._times = workers, pool, times
 
     def call(self, method: str, *arguments: object) -> list[object]:
         """The answers of all, in the order of ranks."""
@@ -53,7 +56,7 @@ class Members:
     def seconds(self, algorithm: str, length: int) -> float:
         """The time of one all-reduce: that of the slowest member."""
         self.prepare(algorithm, length)
-        return max(float(str(seconds)) for seconds in self.call("run", TIMES[length]))
+        return max(float(str(seconds)) for seconds in self.call("run", self._times[length]))
 
     def check(self, algorithm: str, length: int) -> None:
         """Compares a result on every member."""

@@ -29,7 +29,7 @@ from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.compression.options import COMPRESSORS, make_compressor
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.optimizers.options import OPTIMIZERS, SLOW, make_optimizer
-from partita.engine.protocol.exchange import Algorithm, Hierarchical, Ring, Server, Tree
+from partita.engine.protocol.exchange import Algorithm, Fastest, Hierarchical, Ring, Server, Tree
 
 DRIVERS: Final[Mapping[str, type[Driver]]] = {
     "downpour": Downpour,
@@ -82,6 +82,13 @@ ALGORITHMS: Final[Mapping[str, type[Algorithm]]] = {
     "hierarchical": Hierarchical,
     "server": Server,
 }
+
+
+def _make_algorithm(name: str) -> Algorithm | str:
+    return name if name == _AUTO else ALGORITHMS[name]()
+
+
+_AUTO: Final = "auto"
 CHOICES: Final[Mapping[object, Choices]] = {
     Optimizer: Choices(
         OPTIMIZERS,
@@ -92,6 +99,7 @@ CHOICES: Final[Mapping[object, Choices]] = {
     ),
     Method: Choices(METHODS, "lbfgs", ("history", "max_iterations", "gtol", "ftol")),
     Algorithm: Choices(ALGORITHMS, "ring"),
+    Algorithm | Literal["auto"]: Choices({**ALGORITHMS, _AUTO: Fastest}, "ring", make=_make_algorithm),
     Compressor | None: Choices(COMPRESSORS, "none", ("share", "rank"), make=make_compressor),
 }
 """The names for a field of such a type."""

@@ -6,7 +6,8 @@ and the files that hosts read them from; `identity` has the texts by which check
 steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`). The driver of a
 `session` does the steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers`
 has the trainers: of replicas that work on their own, together, or evaluate a function; `paced` puts stops
-between the actions of a driver's coordinator, and `traffic` counts what a program sends by formulas.
+between the actions of a driver's coordinator, `traffic` counts what a program sends by formulas, and
+`replica_links` has the links between replicas that a plan implies.
 """
 
 from partita.engine.drivers.admm import ADMM

@@ -12,19 +12,21 @@ Rajbhandari and others, "ZeRO", 2020, section 5.1 (an optimizer whose state is s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.replica_links import fastest_of
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
-from partita.engine.protocol.exchange import Algorithm, Ring, Server, Tree
+from partita.engine.protocol.exchange import Algorithm, Fastest, Ring, Server, Tree
 from partita.engine.protocol.views import Member
 from partita.layers.checks import check_fields, check_flag, check_whole
+from partita.partitioner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class AllReduce(Driver):
             of the plan.
         by: how replicas add up gradients: `Ring()` sends the fewest bytes, `Tree()` the fewest messages one
             after another, `Hierarchical()` one copy between any two computers, `Server()` all to the first.
+            "auto": of the first three the one that takes the least time by the links of the plan's cluster,
+            the bytes of the gradient and the computers on which replicas run. The run prints which that is;
+            the order of additions, and so the bits, follow from it.
         optimizer: updates the parameters of every replica. Its state is the same on all of them.
         compress: replicas exchange short messages in place of gradients: `TopK`, `OneBit`, `Int8` (by
             `Ring()`) or `PowerSGD`. What a message lacks is added to the replica's next gradient; a replica's
@@ -65,7 +70,7 @@ class AllReduce(Driver):
     }
 
     replicas: int = 1
-    by: Algorithm = field(default=Ring())
+    by: Algorithm | Literal["auto"] = field(default=Ring())
     optimizer: Optimizer = field(default=SGD(0.05))
     compress: Compressor | None = None
     shard_optimizer: bool = False
@@ -81,9 +86,9 @@ class AllReduce(Driver):
             raise ValueError(
                 f"AllReduce's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
             )
-        if not isinstance(self.by, Algorithm):
+        if not isinstance(self.by, Algorithm) and self.by != "auto":
             raise ValueError(
-                f"AllReduce's by is {self.by!r}; give Ring(), Tree(), Hierarchical() or Server()"
+                f'AllReduce\'s by is {self.by!r}; give Ring(), Tree(), Hierarchical(), Server() or "auto"'
             )
         self._check_backup_workers()
         self._check_compress()
@@ -104,6 +109,11 @@ class AllReduce(Driver):
         if not isinstance(self.compress, Compressor):
             raise ValueError(
                 f"AllReduce's compress is {self.compress!r}; give TopK(0.01), OneBit(), Int8() or PowerSGD(2)"
+            )
+        if self.by == "auto":
+            raise ValueError(
+                f'by="auto" chooses by the bytes of whole gradients, and {self.compress} sends others; give '
+                "by=Ring(), or Tree() with PowerSGD(2)"
             )
         if "gather" in self.compress.rounds and not isinstance(self.by, Ring):
             raise ValueError(
@@ -137,7 +147,19 @@ class AllReduce(Driver):
 
     @property
     def _algorithm(self) -> Algorithm:
+        if not isinstance(self.by, Algorithm):
+            raise ValueError(f'by="auto" is chosen for a plan; use {type(self).__name__}(...).fitted(plan)')
         return Server(self.backup_workers) if self.backup_workers else self.by
+
+    @override
+    def fitted(self, plan: Plan) -> AllReduce:
+        return replace(self, by=fastest_of(plan)) if self.by == "auto" else self
+
+    @override
+    def describe(self, computers: Sequence[Sequence[str]]) -> str:
+        if not isinstance(self.by, Fastest):
+            return ""
+        return "; ".join(dict.fromkeys(self.by.sentence(labels) for labels in computers))
 
     @override
     def replica(self, me: Member) -> a.Program:

@@ -23,6 +23,7 @@ from partita.engine.protocol.staleness import AS_IT_IS, Staleness
 from partita.engine.protocol.views import Outline
 from partita.layers.arguments import Arguments
 from partita.layers.checks import is_whole
+from partita.partitioner.plan import Plan as Parts
 
 LIMITS: Final = ("max_iterations", "gtol", "ftol", "replicas", "elastic", "backups", "durability")
 """Settings that limit a method's end, or who computes or keeps, not its path: they may change when a run goes
@@ -158,6 +159,19 @@ class Driver(Arguments):
     def stages(self, epochs: int) -> Sequence[tuple[Driver, int]]:
         """Returns the drivers that a job runs one after another, with their epochs."""
         return ((self, epochs),)
+
+    def fitted(self, plan: Parts) -> Driver:
+        """Returns the driver with the settings that follow from a plan."""
+        return self
+
+    def describe(self, computers: Sequence[Sequence[str]]) -> str:
+        """Returns a line that is printed when replicas without shards begin together; "": none.
+
+        Args:
+            computers: for each machine of the plan, a label of the computer of each replica's part, equal
+                where these share memory.
+        """
+        return ""
 
     def check_programs(self) -> None:
         """Checks that the driver has what its hosts need. Raises ValueError."""

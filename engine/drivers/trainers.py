@@ -59,7 +59,8 @@ def trainers(driver: Driver, job: Job, epochs: int) -> Sequence[Trainer]:
     """
     found: list[Trainer] = []
     stages = driver.stages(epochs)
-    for n, (one, passes) in enumerate(stages, 1):
+    for n, (stage, passes) in enumerate(stages, 1):
+        one = stage.fitted(job.plan)
         one.check_programs()
         kind = JoinedTrainer if not one.shards else EvaluationTrainer if one.evaluates else LeasedTrainer
         found.append(kind(job, one, epochs=passes, alone=n == len(stages)))
@@ -102,7 +103,8 @@ class JoinedTrainer(Trainer):
 
     @override
     def mode(self, resumed: Resumed | None) -> JoinedMode:
-        return JoinedMode(position=self._position, sharded=self.driver.is_sharded)
+        driver = self.driver
+        return JoinedMode(position=self._position, sharded=driver.is_sharded, describe=driver.describe)
 
     @override
     def steps_in(self, manifest: Manifest) -> tuple[int, ...]:

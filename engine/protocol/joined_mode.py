@@ -9,6 +9,7 @@ ahead of all reports, written by the parts of the first replica. What is not ans
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,13 +55,23 @@ class Pace:
 class JoinedMode(WorkMode):
     """The work of replicas that exchange sums in each step."""
 
-    def __init__(self, *, position: int = 0, sharded: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        position: int = 0,
+        sharded: bool = False,
+        describe: Callable[[Sequence[Sequence[str]]], str] = lambda computers: "",
+    ) -> None:
         """Creates the work of a run.
 
         Args:
             position: examples, from the first epoch on, that a checkpoint holds, which is resumed.
             sharded: no replica has the whole state, so that a death leads back to the last checkpoint.
+            describe: makes a line for the user of the labels of computers: for each machine of the plan, one
+                of each replica of a view. A view that changes the line shows it.
         """
+        self._describe: Final = describe
+        self._described = ""
         self._start: Final = position
         self._sharded: Final = sharded
         self._view: rm.View | None = None
@@ -192,7 +203,15 @@ class JoinedMode(WorkMode):
         for replica in change.members:
             self._replicas[replica].progress_at = now
         self._unjoined = {part.name: part for part in parts}
-        return self._send_view(now)
+        return [*self._announce_computers(change.members), *self._send_view(now)]
+
+    def _announce_computers(self, members: tuple[int, ...]) -> list[CoordinatorEffect]:
+        """Shows what the driver says of where the replicas of a view run, where that is new."""
+        apart = [str(n) for n in range(len(members))]
+        places = (self._places(members, machine) for machine in range(self._machines))
+        text = self._describe([[str(n) for n in found] if found else apart for found in places])
+        before, self._described = self._described, text
+        return [Warn(text)] if text and text != before else []
 
     def _places(self, members: tuple[int, ...], machine: int) -> tuple[int, ...]:
         """Returns a number for each member's part of a machine, equal where these share memory."""

@@ -24,8 +24,12 @@ from partita.engine import (
     predict,
     train,
 )
+from partita.engine.drivers.replica_links import fastest_of
+from partita.engine.parameters.compression import PowerSGD
+from partita.engine.protocol import views
 from partita.engine.protocol.exchange import Group, Member, Numbers, bytes_sent
 from partita.engine.protocol.names import part_name
+from partita.engine.protocol.replica_messages import View
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import Activation, Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, Whole, partition
@@ -83,6 +87,31 @@ def test_every_algorithm_sends_what_its_formula_says(by: Any, on_threads: list[W
     numbers = Numbers(layout_of(plan, shards=1).size)
     for rank, name in enumerate(names):
         assert sent(launcher.boxes[name]) == STEPS * bytes_sent(by, rank, group.machines, numbers)
+
+
+def test_by_auto_has_the_bits_of_the_algorithm_that_it_prints(
+    on_threads: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, replicas = plan_of(), 4
+    auto, tree = (
+        train(plan, toy.data(64), driver=AllReduce(replicas=replicas, by=by), epochs=1, show="lines")
+        for by in ("auto", Tree())
+    )
+    size = 4 * layout_of(plan, shards=1).size
+    shown = f"all-reduce by Tree() for 4 replicas on 4 computers, {size} bytes; predicted: Ring() "
+    assert capsys.readouterr().err.count(shown) == 1
+    for name, numbers in tree.parameters.items():
+        assert auto.parameters[name].tobytes() == numbers.tobytes(), name
+
+
+def test_auto_is_of_whole_gradients_and_needs_a_plan() -> None:
+    with pytest.raises(ValueError, match="chooses by the bytes of whole gradients, and PowerSGD"):
+        AllReduce(replicas=2, by="auto", compress=PowerSGD(2))
+    me = views.Member(0, 0, View(1, (0, 1), 1, 0, 0, 8), views.JoinedBatches(8, 4))
+    with pytest.raises(ValueError, match=r"use AllReduce\(...\).fitted\(plan\)"):
+        next(AllReduce(replicas=2, by="auto").replica(me))
+    assert AllReduce(by="auto").fitted(plan_of()).by == fastest_of(plan_of())
+    assert AllReduce(by=Tree()).fitted(plan_of()).by == Tree()
 
 
 @pytest.mark.slow

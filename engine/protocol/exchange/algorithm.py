@@ -51,7 +51,14 @@ class Link:
 
 
 class Algorithm(ABC):
-    """One of the closed set `Ring`, `Tree`, `Hierarchical`, `Server`. `machines` holds a label by rank."""
+    """One of the closed set `Ring`, `Tree`, `Hierarchical`, `Server`; or `Fastest`, which is one of them.
+
+    `machines` holds a label by rank.
+    """
+
+    def among(self, machines: Sequence[str]) -> Algorithm:
+        """Returns the algorithm that runs among these members."""
+        return self
 
     @property
     def backup_workers(self) -> int:

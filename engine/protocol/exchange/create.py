@@ -22,7 +22,7 @@ def create_exchange(
     """Returns an exchange that is not under way.
 
     Args:
-        algorithm: `Ring()`, `Tree()`, `Hierarchical()` or `Server()`.
+        algorithm: `Ring()`, `Tree()`, `Hierarchical()`, `Server()` or `Fastest(...)`.
         group: the members; the same on all hosts but for `me`.
         numbers: what is exchanged; the same on all hosts.
         first: number of the first use in this view; the same on all hosts.
@@ -33,6 +33,7 @@ def create_exchange(
     Raises:
         ValueError: backup workers in a reduce-scatter or an all-gather.
     """
+    algorithm = algorithm.among(group.machines)
     if algorithm.backup_workers and phase != "all-reduce":
         raise ValueError(
             f"{algorithm} in a {phase}: backup workers need a whole all-reduce; set backup_workers=0"

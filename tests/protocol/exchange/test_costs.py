@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.exchange import Hierarchical, Link, Ring, Server, Tree, crossover_bytes, fastest
+from partita.engine.protocol.exchange import (
+    Fastest,
+    Hierarchical,
+    Link,
+    Numbers,
+    Ring,
+    Server,
+    Tree,
+    bytes_sent,
+    crossover_bytes,
+    fastest,
+)
 
 LINK = Link(latency_s=1e-4, s_per_byte=1e-9)
 LOCAL = Link(latency_s=1e-5, s_per_byte=1e-10)
@@ -61,3 +72,23 @@ def test_the_fastest_is_the_hierarchy_where_computers_are_far_apart() -> None:
     machines, near = [str(n // 8) for n in range(32)], Link(1e-6, 1e-11)
     assert fastest(machines, 10_000_000, LINK, near) == Hierarchical()
     assert fastest(machines, 10_000_000, LINK) == Ring()
+
+
+@given(members=st.integers(2, 40), computers=st.integers(1, 8), n_bytes=st.integers(4, 10**8))
+def test_the_chosen_algorithm_has_the_routes_and_bytes_of_the_fastest(
+    members: int, computers: int, n_bytes: int
+) -> None:
+    machines = [str(rank % computers) for rank in range(members)]
+    found, chosen = fastest(machines, n_bytes, LINK, LOCAL), Fastest(n_bytes, LINK, LOCAL)
+    assert chosen.among(machines) == found and chosen.segments(machines) == found.segments(machines)
+    numbers = Numbers(n_bytes // 4)
+    for rank in (0, members - 1):
+        assert chosen.route(rank, 0, machines) == found.route(rank, 0, machines)
+        assert bytes_sent(chosen, rank, machines, numbers) == bytes_sent(found, rank, machines, numbers)
+
+
+def test_a_choice_says_what_it_was_made_of() -> None:
+    assert Fastest(4_000, LINK, LOCAL).sentence(["red"] * 8) == (
+        "all-reduce by Tree() for 8 replicas on 1 computer, 4,000 bytes; predicted: Ring() 0.141 ms, Tree() "
+        "0.0624 ms, Hierarchical() 0.146 ms"
+    )
