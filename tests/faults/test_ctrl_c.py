@@ -33,13 +33,18 @@ def assert_nothing_left(command: Command, hosts: dict[str, psutil.Process]) -> N
     assert not list(command.temporary.iterdir())
 
 
+@pytest.mark.parametrize(("sizes", "n_hosts"), [(FEW, 3), pytest.param(SIZES, 6, marks=pytest.mark.slow)])
 def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sizes: list[str],
+    n_hosts: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Command("train", FILE, *SIZES, "--epochs", "100000", folder=tmp_path) as command:
+    with Command("train", FILE, *sizes, "--epochs", "100000", folder=tmp_path) as command:
         command.wait_for("step ")
         hosts = command.hosts
-        assert len(hosts) == 6
+        assert len(hosts) == n_hosts
         command.interrupt()
         code, took_s = command.end()
         assert (code, command.said[-1].startswith("partita: stopped after ")) == (130, True), command.said
@@ -48,7 +53,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
     found = newest(tmp_path)
     assert found is not None and min(found.steps) > 0
     assert f"holds {sum(found.steps)} of" in command.said[-1]
-    again = f"`partita train {FILE} {' '.join(SIZES)} --epochs 100000 --resume` goes on from it"
+    again = f"`partita train {FILE} {' '.join(sizes)} --epochs 100000 --resume` goes on from it"
     assert command.said[-1].endswith(again)
     assert "Traceback" not in "\n".join(command.said)
 
@@ -56,7 +61,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
     epochs = found.done[-1][1] // 32 + 12
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    arguments = ["--machines", "1", "--shards", "3", "--batch", "8", "--checkpoints", "kept"]
+    arguments = ["--machines", "1", "--shards", "2", "--batch", "8", "--checkpoints", "kept"]
     monkeypatch.setattr(
         sys, "argv", ["partita", "train", FILE, *arguments, "--epochs", str(epochs), "--resume"]
     )
