@@ -314,7 +314,7 @@ def test_a_step_leaves_out_a_replica_that_is_stopped(witness: Witness) -> None:
     assert evaluate(run, toy.data()).accuracy > 0.95
 
 
-@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("machines", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_numbers_that_are_not_finite_end_the_run_with_a_sentence(machines: int) -> None:
     plan = partition(toy.network(), Cluster.local(machines=machines), batch=8, strategy="balanced")
     driver = AllReduce(replicas=2, optimizer=SGD(1e38))

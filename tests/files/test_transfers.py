@@ -15,6 +15,7 @@ from partita.engine.protocol import file_messages as fm
 from partita.engine.protocol import file_server as fs
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.messages import decode, encode
+from tests.draws import examples
 
 WRITER, FILE, CHUNK = "shard 0", b"0123456789abcdefghijklmnopqrstuv" * 8, 16
 
@@ -152,7 +153,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=steps)
 def test_every_file_is_stored_once_and_whole_and_a_dead_writer_leaves_nothing(steps: list[Any]) -> None:
     world = World()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -116,17 +117,14 @@ def in_torch(rows: str, parameters: Arrays, batch: Arrays, *, causal: bool) -> t
     return attended.detach().permute(1, 2, 0).numpy(), gradients
 
 
-@pytest.mark.parametrize("machines", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5, 6))])
-@pytest.mark.parametrize(
-    ("causal", "masked"),
-    [
-        (True, True),
-        (False, False),
-        pytest.param(True, False, marks=pytest.mark.slow),
-        pytest.param(False, True, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("rows", ["positions", "heads"])
+USUAL = (("positions", True, True, 3), ("heads", False, False, 3))
+ANY_CUT = [
+    pytest.param(*one, marks=() if one in USUAL else pytest.mark.slow)
+    for one in itertools.product(("positions", "heads"), (True, False), (True, False), range(1, 7))
+]
+
+
+@pytest.mark.parametrize(("rows", "causal", "masked", "machines"), ANY_CUT)
 def test_equals_the_module_of_pytorch_cut_any_way(
     rows: str, causal: bool, masked: bool, machines: int
 ) -> None:

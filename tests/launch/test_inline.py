@@ -72,6 +72,7 @@ def test_what_is_inline_has_no_process(inline: str, processes: set[str]) -> None
     assert {name for name in watching.seen[0] if name.startswith(("part", "shard"))} == processes
 
 
+@pytest.mark.slow
 def test_two_shards_are_processes() -> None:
     watching = Watching()
     run(Sandblaster(watching, inline="all", shards=2))
@@ -117,7 +118,7 @@ def test_an_inline_host_is_launched_again_under_a_new_key() -> None:
         assert not launcher.ended()
 
 
-@pytest.mark.parametrize("inline", ["none", "all"])
+@pytest.mark.parametrize("inline", [pytest.param("none", marks=pytest.mark.slow), "all"])
 def test_a_method_may_hold_what_cannot_be_pickled(inline: str) -> None:
     @dataclasses.dataclass
     class Locked(Watching):

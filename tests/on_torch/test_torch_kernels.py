@@ -23,6 +23,7 @@ from partita.layers import (
     MaxPool2D,
     SoftmaxCrossEntropy,
 )
+from tests.draws import examples
 from tests.kernels import dense_cases, loss_cases
 from tests.kernels.cases import Case, activations, batches, case, cut_points, pictures, play, seeds
 from tests.kernels.dense_cases import PRECISIONS
@@ -70,7 +71,7 @@ any_layer = st.one_of(
 
 
 @given(st.data(), any_layer, batches, seeds)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_equals_its_node_definition_whole_and_in_pieces(
     device: str, data: st.DataObject, drawn: tuple[Any, Any], batch: int, seed: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
 
 
 @given(st.data(), convolution_cases())
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_a_convolution_does_too(device: str, data: st.DataObject, given_case: Case) -> None:
     cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
     with on_device(device):
@@ -161,7 +162,7 @@ def test_a_loss_bears_extremes_and_counts_what_is_right(device: str, cuts: tuple
     cuts=st.lists(st.integers(1, 8), max_size=3),
     seed=seeds,
 )
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_machines_with_some_of_the_scores_agree(
     device: str, loss: Any, n: int, cuts: list[int], seed: int
 ) -> None:

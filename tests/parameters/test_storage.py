@@ -20,6 +20,7 @@ from partita.engine.protocol.events import Persist, Received, Send, Span
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Heartbeat, Push
 from partita.engine.protocol.shard_effects import ApplyGradient
+from tests.draws import examples
 
 
 class Payload(NamedTuple):
@@ -124,7 +125,7 @@ def test_what_is_read_is_not_changed_by_updates_of_its_range() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("fpcsr"), st.integers(0, 5)), max_size=25))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_readers_and_snapshots_see_their_version_in_any_order(acts: list[tuple[str, int]]) -> None:
     size = 1 << 14
     store = VectorStore(np.zeros(size), memory=lambda n_bytes: np.zeros(n_bytes, np.uint8))

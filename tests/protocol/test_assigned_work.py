@@ -27,6 +27,7 @@ from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.messages import Stop
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.program_effects import StepDone
+from tests.draws import examples
 from tests.protocol.machines import BYTES, SHARDS, assign, feed, receive
 
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}
@@ -305,7 +306,7 @@ def test_what_does_not_fit_is_refused() -> None:
     alone=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_order_ends_with_every_wanted_gradient_taken(
     evaluations: list[int], alone: bool, seed: int
 ) -> None:

@@ -26,6 +26,7 @@ from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.request_mode import Answered
 from partita.engine.protocol.session_messages import Load, Loaded, Play, Played
 from partita.engine.protocol.views import Outline
+from tests.draws import examples
 
 BATCH = 4
 
@@ -103,7 +104,7 @@ class Replicas:
             assert len({replica for replica, _ in answers.values()}) == 1, f"unit {unit}: {answers}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 3), st.integers(1, 2), st.integers(1, 40), st.data())
 def test_each_minibatch_counts_once_whoever_dies(
     replicas: int, machines: int, examples: int, data: st.DataObject

@@ -24,6 +24,7 @@ from partita.engine.protocol.actions import (
 from partita.engine.protocol.coordinator_effects import AbortRun, EndRun, Timeouts
 from partita.engine.protocol.exchange import Ring, Server, Tree
 from partita.engine.protocol.views import Member, Outline
+from tests.draws import examples
 from tests.protocol.fleet import Fleet, parts, reference, work_of
 
 TIMEOUTS = Timeouts(checkpoint_every_s=1.0, deaths=50, wave_s=3.0)
@@ -149,7 +150,7 @@ def test_a_schedule_of_several_works_makes_a_checkpoint_in_between() -> None:
 # Deaths, lost messages, joins.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(shape=SHAPES, kills=st.integers(0, 3), loss=st.sampled_from([0.0, 0.02, 0.1]), seed=SEEDS)
 def test_deaths_and_lost_messages_change_no_number(
     shape: tuple[int, int], kills: int, loss: float, seed: int
@@ -162,7 +163,7 @@ def test_deaths_and_lost_messages_change_no_number(
     assert loss or not fleet.refused, fleet.refused[:3]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     shape=st.sampled_from([(2, 1), (3, 1), (4, 1), (3, 2)]),
     kills=st.integers(0, 3),
@@ -278,7 +279,7 @@ def test_ctrl_c_ends_the_run_with_a_checkpoint() -> None:
     assert values == reference([fleet.computed[step] for step in range(version)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=SEEDS,
     kills=st.integers(0, 2),
@@ -382,7 +383,7 @@ def local_steps(me: Member) -> Program:
             yield SafePoint()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     shape=st.sampled_from([(2, 1), (3, 1), (2, 2)]),
     kills=st.integers(0, 3),

@@ -69,6 +69,7 @@ def llama(transformers: Any, monkeypatch: pytest.MonkeyPatch | None = None, **se
     return model
 
 
+@pytest.mark.slow
 def test_a_step_of_gpt2_and_of_llama_is_pytorchs(transformers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses, gradients, ties and names, in float64."""
     check(Result(gpt2(transformers, n_layer=1), "logits"), WORDS, machines=2)

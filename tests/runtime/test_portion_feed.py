@@ -18,6 +18,7 @@ from partita.engine.runtime import portion_feed
 from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
 from partita.layers import Box
+from tests.draws import examples
 
 
 @given(examples=st.integers(1, 60), size=st.integers(1, 20), seed=st.integers(0, 9), shuffled=st.booleans())
@@ -47,7 +48,7 @@ def test_each_epoch_is_shuffled_anew() -> None:
     assert PortionOrder(Portions(40, 10), seed=2, shuffled=False).same(5) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     played=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12) | st.none()), min_size=1, max_size=25),
     kept=st.sampled_from([0, 1 << 20]),

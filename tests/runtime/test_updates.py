@@ -17,6 +17,7 @@ from partita.engine.runtime import updates as updates_module
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
 from partita.partitioner import Cluster, partition
+from tests.draws import examples
 from tests.faults import toy
 
 RULES = [SGD(0.1), Momentum(0.1), AdamW(InverseTime(0.1, 2))]
@@ -34,7 +35,7 @@ def vectors_of(precision: str) -> Vectors:
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 @given(optimizer=st.sampled_from(RULES), data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_ranges_are_updated_as_the_whole_is(
     precision: str, optimizer: Optimizer, data: st.DataObject
 ) -> None:

@@ -48,6 +48,9 @@ from tests.simulation import (
 )
 from tests.simulation.outcomes import Planted, PlantedFaults, all_hold, is_caught, report_of
 
+FEW = pytest.param(range(28), id="few")
+MANY = pytest.param(range(28, 500), id="many", marks=pytest.mark.slow)
+
 SCHEDULES = {
     "downpour": 80,
     "downpour_log": 80,
@@ -74,8 +77,9 @@ def test_every_invariant_holds_in_very_many_schedules(driver: str) -> None:
 
 
 @pytest.mark.parametrize("by", [Ring(), Tree(), Hierarchical(), Server()], ids=lambda by: type(by).__name__)
-def test_every_algorithm_holds_every_invariant(by: object) -> None:
-    all_hold(lambda seed: play(AllReduce(replicas=1 + seed % 4, by=by), seed), range(56))
+@pytest.mark.parametrize("seeds", [FEW, MANY])
+def test_every_algorithm_holds_every_invariant(by: object, seeds: range) -> None:
+    all_hold(lambda seed: play(AllReduce(replicas=1 + seed % 4, by=by), seed), seeds)
 
 
 @pytest.mark.parametrize("seed", [12_169, 15_224, 21_179, 23_955, 24_297])
@@ -204,8 +208,9 @@ METHOD = Sandblaster(LBFGS(max_iterations=2), replicas=2, shards=2, portion=1, b
     ],
     ids=lambda d: type(d).__name__,
 )
-def test_a_driver_of_ones_own_is_played(driver: Driver) -> None:
-    all_hold(lambda seed: play(driver, seed), range(100))
+@pytest.mark.parametrize("seeds", [FEW, MANY])
+def test_a_driver_of_ones_own_is_played(driver: Driver, seeds: range) -> None:
+    all_hold(lambda seed: play(driver, seed), seeds)
 
 
 class Twice(Eager):

@@ -27,6 +27,7 @@ def session_loss(**hosts: object) -> float:
         return session.step(None).loss
 
 
+@pytest.mark.slow
 @pytest.mark.netns
 def test_hosts_in_namespaces_compute_the_same() -> None:
     reason = why_not()

@@ -28,6 +28,7 @@ from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.updates import GradientAccumulation
 from partita.partitioner import Cluster, Whole, partition
+from tests.draws import examples
 from tests.faults import toy
 
 Array = np.ndarray[Any, Any]
@@ -178,7 +179,7 @@ class Numbers:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_replica_alone_is_the_plain_loop_to_the_bit(optimizer: Optimizer, data: st.DataObject) -> None:
     """Delays, drops, repeats, any order; every shard's values, and the parameters of every step."""
     push_every, fetch_every = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))

@@ -33,6 +33,7 @@ from partita.engine.transport import Counters, Payload
 from partita.engine.transport.payload import views
 from partita.layers import Dense, Embedding, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
+from tests.draws import examples
 
 CLASSES, WIDTH = 12, 2
 
@@ -207,7 +208,7 @@ class World:
 
 
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_rows_have_the_bits_of_whole_tables(data: st.DataObject) -> None:
     """Delays, drops, repeats, any order, tables that shards cut; after every event, in every process."""
     counts, replicas = st.integers(1, 3), data.draw(st.sampled_from([2, 1]))
