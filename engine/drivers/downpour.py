@@ -13,6 +13,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
 from partita.engine.protocol.durability import Durability, durability_of
@@ -54,6 +55,8 @@ class Downpour(Driver):
         staleness: what is done about gradients that others have overtaken: `Damped()`, `Compensated()` or
             `Bounded(steps)`. If not given, nothing, as in the paper. With `Compensated` each push is the
             gradient of one step, and waits for the acknowledgement of the one before.
+        compress: pushes are short messages in the place of gradients: `TopK`, `OneBit`, `Int8` or `PowerSGD`.
+            What a message lacks is added to the replica's next push to the same shard. None: whole gradients.
 
     Raises:
         ValueError: a number is not a whole number of at least 1, the optimizer is none, or settings do not go
@@ -77,10 +80,11 @@ class Downpour(Driver):
     elastic: tuple[int, int] | None = None
     durability: Mode | Durability = "checkpoint"
     staleness: Staleness = field(default=AS_IT_IS)
+    compress: Compressor | None = None
 
     def __post_init__(self) -> None:
         self._check_elastic()
-        others = ("optimizer", "elastic", "durability", "staleness")
+        others = ("optimizer", "elastic", "durability", "staleness", "compress")
         counts = (field.name for field in fields(self) if field.name not in others)
         check_fields(self, check_whole, *counts, of="Downpour's ")
         if not isinstance(self.optimizer, Optimizer):
@@ -93,7 +97,19 @@ class Downpour(Driver):
                 "norms over both; use AllReduce(optimizer=...), or LARS"
             )
         durability_of(self.durability)
+        self._check_compress()
         self._check_staleness()
+
+    def _check_compress(self) -> None:
+        if self.compress is not None and not isinstance(self.compress, Compressor):
+            raise ValueError(
+                f"Downpour's compress is {self.compress!r}; give TopK(0.01), OneBit(), Int8() or PowerSGD(2)"
+            )
+        if self.compress is not None and isinstance(self.staleness, Compensated):
+            raise ValueError(
+                f"Compensated() corrects the gradient of one step, and a push by {self.compress} has parts "
+                "of many; leave one of the two out, or use Damped()"
+            )
 
     def _check_staleness(self) -> None:
         if not isinstance(self.staleness, Staleness):
@@ -133,4 +149,4 @@ class Downpour(Driver):
     @property
     @override
     def merges(self) -> bool:
-        return max(self.push_every, self.overlap) > 1
+        return max(self.push_every, self.overlap) > 1 or self.compress is not None

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from partita.engine.data.clients import Clients
 from partita.engine.methods import Objective
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.actions import Plan, Program, Work
 from partita.engine.protocol.commands import Portions
@@ -55,6 +56,7 @@ class Driver(Arguments):
     inline: Inline = "auto"
     durability: Mode | Durability = "checkpoint"
     staleness: Staleness = AS_IT_IS
+    compress: Compressor | None = None
 
     evaluates: ClassVar[bool] = False
     """States whether `coordinator(run)` yields requests on vectors that shards hold, and no `Work`."""
@@ -198,7 +200,9 @@ class Driver(Arguments):
 
     @property
     def merges(self) -> bool:
-        """Returns whether one push may hold the gradients of several steps or minibatches."""
+        """Returns whether a push may change the parameters otherwise than its steps do one after another: it
+        has the gradients of several steps or minibatches, or a message in their place.
+        """
         return True
 
     # Of drivers whose program evaluates.

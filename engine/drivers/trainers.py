@@ -286,6 +286,7 @@ class LeasedTrainer(Trainer):
             checkpoint=checkpoint,
             minibatches=driver.minibatches,
             merges=driver.merges,
+            compress=driver.compress,
             reports_each=driver.staleness.most_ahead is not None,
         )
 
@@ -300,7 +301,12 @@ class LeasedTrainer(Trainer):
     def policy(self, shard: int) -> ApplyPolicy:
         acknowledged = pushes_to_shard(self._acknowledged, shard_name(shard))
         driver = self.driver
-        return ApplyPolicy(optimizer=driver.optimizer, acknowledged=acknowledged, staleness=driver.staleness)
+        return ApplyPolicy(
+            optimizer=driver.optimizer,
+            acknowledged=acknowledged,
+            staleness=driver.staleness,
+            compress=driver.compress,
+        )
 
     @property
     @override

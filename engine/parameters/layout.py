@@ -133,6 +133,19 @@ class Layout:
         """Returns the sparse tables, or parts of them, in the shard's vector, ascending."""
         return tables_in(self.slots_of(shard), self._widths)
 
+    def tensor(self, slot: Slot) -> Shape:
+        """Returns the shape of the part of a parameter in a slot: rows or columns of it, or just numbers."""
+        inner = math.prod(self.shapes[slot.parameter][1:])
+        if slot.stride:
+            return slot.n_runs, slot.run
+        is_rows = inner > 1 and slot.start % inner == 0 and slot.size % inner == 0
+        return (slot.size // inner, inner) if is_rows else (slot.size,)
+
+    def tensors(self, machine: int, start: int, stop: int) -> tuple[Shape, ...]:
+        """Returns the shapes of tensors in `[start, stop)` of a machine's vector, less sparse tables."""
+        slots = within(self.machines[machine], start, stop)
+        return tuple(self.tensor(slot) for slot in slots if slot.parameter not in self.sparse)
+
     def learning_on(self, shard: int) -> tuple[tuple[int, int], ...]:
         """Returns the ranges of the shard's vector that are trainable, ascending."""
         return learning(self.slots_of(shard), self.frozen)

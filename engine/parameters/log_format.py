@@ -47,6 +47,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         ranges: for each machine, its (start, stop) in the shard's vectors.
         precision: of the numbers.
         units_per_epoch: of the run: how the work that its pushes name is cut.
+        compress: the compressor of its pushes, as text; "" where they are whole gradients.
         format: of segments.
     """
 
@@ -59,6 +60,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ranges: dict[int, tuple[int, int]]
     precision: str
     units_per_epoch: int
+    compress: str = ""
     format: int = newest(UPGRADES)
 
 

@@ -2,6 +2,8 @@
 
 for each table, the number of its rows; then for each, the rows      int64
 the numbers outside of tables, in order; then the rows of each       of the dtype of the numbers
+
+A message of a compressor may take the place of the numbers outside of tables.
 """
 
 from __future__ import annotations
@@ -35,9 +37,13 @@ def encode(numbers: Sequence[Vector], tables: Sequence[tuple[Rows, Values]]) -> 
     return [np.concatenate([counts, *(rows for rows, _ in tables)]), *numbers, *whole]
 
 
-def n_bytes(start: int, stop: int, tables: Sequence[Table], item_bytes: int) -> tuple[int, int]:
-    """Returns the least and the most bytes of such a payload, for a range of a vector."""
-    outside_tables = stop - start - sum(table.stop - table.start for table in tables)
+def n_bytes(
+    start: int, stop: int, tables: Sequence[Table], item_bytes: int, *, rows_alone: bool = False
+) -> tuple[int, int]:
+    """Returns the least and the most bytes of such a payload, for a range of a vector; with `rows_alone`,
+    less those of what lies outside of tables.
+    """
+    outside_tables = 0 if rows_alone else stop - start - sum(table.stop - table.start for table in tables)
     least = outside_tables * item_bytes + 8 * len(tables)
     return least, least + sum(table.n_rows * (8 + table.width * item_bytes) for table in tables)
 
@@ -65,6 +71,8 @@ def decode(
     stop: int,
     tables: Sequence[Table],
     dtype: npt.DTypeLike,
+    *,
+    message: int | None = None,
 ) -> Iterator[Piece]:
     """Yields the numbers of such a payload, which are not copied if it is one aligned piece.
 
@@ -74,6 +82,8 @@ def decode(
         stop: of the range.
         tables: those in the range, ascending.
         dtype: of the numbers.
+        message: numbers in the message that comes, as the first piece, in the place of those outside of
+            tables; None: there is none.
 
     Raises:
         ValueError: it is not of this range; no piece was yielded before.
@@ -84,7 +94,7 @@ def decode(
     if data.size < 8 * len(tables):
         raise ValueError(f"{data.size} bytes do not say how many rows {len(tables)} tables have")
     counts = data[: 8 * len(tables)].view(np.int64).tolist()
-    parts = list(outside(tables, start, stop))
+    parts = list(outside(tables, start, stop)) if message is None else [slice(start, start + message)]
     n_rows, n_numbers = sum(counts), sum(part.stop - part.start for part in parts)
     n_numbers += sum(count * table.width for count, table in zip(counts, tables, strict=True))
     at = 8 * (len(tables) + n_rows)

@@ -26,6 +26,7 @@ from partita.engine.protocol.durability.records import Record
 from partita.engine.protocol.events import HeldUnits, Persist, Received, Refuse, Send
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.message_base import MOST
+from partita.engine.protocol.message_form import step_of
 from partita.engine.protocol.names import COORDINATOR, machine_of
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.shard_effects import (
@@ -307,7 +308,8 @@ class ApplyOnArrival(Policy):
         for units in push.units:
             self._units[machine].cover(*units)
         span, updates = self._own.span(POINT, machine), self._updates[machine]
-        apply = ApplyGradient(span, payload, updates, sender, push.incarnation, push.sequence, part.scale)
+        known = sender, push.incarnation, push.sequence
+        apply = ApplyGradient(span, payload, updates, *known, part.scale, step_of(push.stop))
         corrects = own and not again and isinstance(self._staleness, Compensated)
         first = [Compensate(span, payload, sender, base)] if corrects else []
         self._updates[machine] += 1

@@ -50,9 +50,13 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class SwapBuffers:
-    """Effect: the accumulated gradient of the span becomes the one in flight, and an empty one follows."""
+    """Effect: the accumulated gradient of the span becomes the one in flight, and an empty one follows.
+
+    Where pushes are compressed, the gradient in flight becomes what the message of this step means.
+    """
 
     span: Span
+    step: int = 0
 
 
 FetchT = TypeVar("FetchT", Fetch, FetchPoint)

@@ -23,6 +23,7 @@ from partita.engine.protocol.batch_messages import Point
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
+from partita.engine.protocol.message_form import step_of
 from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.watch_messages import MOST_STALENESS
@@ -348,7 +349,7 @@ class ParameterLinks(Links[ParameterLink]):
         )
         link.sequences += 1
         link.pushed_scale = link.scale
-        yield SwapBuffers(link.span("in_flight"))
+        yield SwapBuffers(link.span("in_flight"), step_of(message.stop))
         yield link.transmit(message, now)
 
     def _take_back(self, link: ParameterLink, now: float) -> Iterator[LinkEffect]:

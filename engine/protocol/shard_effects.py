@@ -36,7 +36,8 @@ from partita.engine.protocol.events import (
     payload_bytes,
 )
 from partita.engine.protocol.host import PeersChanged
-from partita.engine.protocol.messages import Message
+from partita.engine.protocol.message_form import MessageForm, step_of
+from partita.engine.protocol.messages import Message, Push
 from partita.engine.protocol.names import machine_of
 
 
@@ -62,7 +63,7 @@ class ApplyGradient:
     """Effect: update the numbers of the span with the gradient in the payload, by the shard's optimizer.
 
     `updates` counts the earlier updates of these numbers; (`part`, `incarnation`, `sequence`) is the push.
-    `scale` is the factor of the learning rate.
+    `scale` is the factor of the learning rate, `step` the one as which the push is compressed.
     """
 
     span: Span
@@ -72,6 +73,7 @@ class ApplyGradient:
     incarnation: int
     sequence: int
     scale: float = 1.0
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,8 @@ class ShardRanges:
         ranges: for each machine, its `(start, stop)` in the shard's own flat vectors.
         item_bytes: bytes of one number of a payload.
         rows_bytes: for the machines that have sparse tables here, of which gradients are a few rows, the
-            least and the most bytes of a payload.
+            least and the most bytes of a payload, less those of a message.
+        messages: for the machines whose pushes are compressed, the form of their messages.
     """
 
     name: str
@@ -250,6 +253,7 @@ class ShardRanges:
     ranges: Mapping[int, tuple[int, int]]
     item_bytes: int = 4
     rows_bytes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    messages: Mapping[int, MessageForm] = field(default_factory=dict)
 
     def span(self, vector: str, machine: int) -> Span:
         """Returns a machine's range of a vector."""
@@ -260,13 +264,22 @@ class ShardRanges:
         machine = machine_of(event.sender)
         if machine not in self.ranges:
             return f"{self.name} holds no parameters of {event.sender!r}"
-        start, stop = self.ranges[machine]
-        expected, found = (stop - start) * self.item_bytes, payload_bytes(event.payload)
-        least, most = self.rows_bytes.get(machine, (expected, expected))
+        (least, most), found = self._bytes_of_push(machine, event.message), payload_bytes(event.payload)
         if gradient and not least <= found <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
             return f"{gradient} of {event.sender!r} to {self.name} has {wanted} bytes, not {found}"
         return None
+
+    def _bytes_of_push(self, machine: int, message: object) -> tuple[int, int]:
+        """The least and the most bytes of a payload."""
+        start, stop = self.ranges[machine]
+        form = self.messages.get(machine)
+        whole = (stop - start) * self.item_bytes
+        if form is None:
+            return self.rows_bytes.get(machine, (whole, whole))
+        least, most = self.rows_bytes.get(machine, (0, 0))
+        n_bytes = form.n_bytes(step_of(message.stop)) if isinstance(message, Push) else whole
+        return least + n_bytes, most + n_bytes
 
 
 class Policy(ABC):

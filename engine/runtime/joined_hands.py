@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from partita.engine.data.clients import Division
 from partita.engine.files.access import HostFiles
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.optimizers import Optimizer
-from partita.engine.parameters.slots import Slot
 from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.part import Part
@@ -182,16 +180,7 @@ def shared_spans(layout: Layout) -> tuple[tuple[SharedSpan, ...], ...]:
     for machine, slots in enumerate(layout.machines):
         size, shapes = (
             layout.machine_size(machine),
-            tuple(_shape(slot, layout) for slot in slots if slot.size),
+            tuple(layout.tensor(slot) for slot in slots if slot.size),
         )
         found.append((SharedSpan(machine, 0, size, (machine,), shapes),) if size else ())
     return tuple(found)
-
-
-def _shape(slot: Slot, layout: Layout) -> tuple[int, ...]:
-    """The shape of the part of a parameter that a machine has: rows or columns of it, or just numbers."""
-    inner = math.prod(layout.shapes[slot.parameter][1:])
-    if slot.stride:
-        return slot.n_runs, slot.run
-    is_rows = inner > 1 and slot.start % inner == 0 and slot.size % inner == 0
-    return (slot.size // inner, inner) if is_rows else (slot.size,)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy.typing as npt
 from typing_extensions import override
 
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.formats import CheckpointError
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.file_messages import PushRecord
@@ -25,6 +26,7 @@ from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.link_arrays import LinkArrays
 from partita.engine.runtime.part_body import PartBody, step_body
 from partita.engine.runtime.part_task import Hands, PartTask
+from partita.engine.runtime.push_messages import PushMessages, form_of
 from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.updates import GradientAccumulation, HeldState
 from partita.partitioner.ir.program import Program as Instructions
@@ -44,7 +46,8 @@ class LeasedHands(Hands):
             begin with; None: there is none yet.
         earlier: for each shard, the records of the part's earlier processes, ascending.
         minibatches: of a step, see `Driver.minibatches`.
-        merges: one push holds the gradients of several steps or minibatches.
+        merges: a push changes the parameters otherwise than its steps do, one after another.
+        compress: makes the messages of pushes; None: they are whole gradients.
         reports_each: the coordinator is told of each step at once, as others wait for it.
     """
 
@@ -56,6 +59,7 @@ class LeasedHands(Hands):
     earlier: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
     minibatches: int = 1
     merges: bool = False
+    compress: Compressor | None = None
     reports_each: bool = False
 
     @override
@@ -71,6 +75,7 @@ class LeasedHands(Hands):
             memory=host.memory,
             held=held,
             replicas=task.replicas,
+            messages=self._messages(task, vectors),
         )
         sampler = Sampler(
             examples=task.examples,
@@ -105,6 +110,17 @@ class LeasedHands(Hands):
         )
         machine = Part(task.program, work, needed=task.other_parts, watched=links.shards)
         return machine, body
+
+    def _messages(self, task: PartTask, vectors: Vectors) -> PushMessages | None:
+        """The messages of the part's pushes; None where they are whole gradients."""
+        if self.compress is None:
+            return None
+        item_bytes = vectors.dtype.itemsize
+        forms = {
+            shared.machine_start: form_of(self.compress, task.layout, shared, item_bytes)
+            for shared in task.layout.shards_of(task.machine)
+        }
+        return PushMessages(forms, vectors.tables, vectors.device)
 
     def _held(self, task: PartTask, host: HostContext, dtype: npt.DTypeLike) -> HeldState | None:
         """The optimizer's state in the checkpoint. Steps between two fetches are estimates: any will do."""

@@ -26,8 +26,8 @@ class GradientUpdates(Protocol):
     def in_flight(self) -> Vector:
         """The gradient that is being sent, `[n]`."""
 
-    def swap_buffers(self, span: slice) -> None:
-        """Makes the collected gradient the one in flight."""
+    def swap_buffers(self, span: slice, step: int = 0) -> None:
+        """Makes the collected gradient, up to a step, the one in flight."""
 
 
 class LinkArrays(Arrays):
@@ -54,8 +54,8 @@ class LinkArrays(Arrays):
                 self._staged[span.start] = payload, has_rows
             case Install(span=span):
                 self._install(effect)
-            case SwapBuffers(span=span):
-                self._updates.swap_buffers(slice(span.start, span.stop))
+            case SwapBuffers(span=span, step=step):
+                self._updates.swap_buffers(slice(span.start, span.stop), step)
             case ClearGradient(span=span):
                 assert isinstance(self._updates, GradientAccumulation), effect
                 self._updates.clear(slice(span.start, span.stop))
@@ -97,13 +97,11 @@ class LinkArrays(Arrays):
     def payload(self, span: Span) -> PayloadLike:
         """Returns the numbers of a gradient in flight."""
         if isinstance(self._updates, GradientAccumulation):
-            rows = self._updates.pushed(slice(span.start, span.stop))
-            if rows is not None:
-                return rows
-        found = self._vectors.device.given(self._updates.in_flight[span.start : span.stop])
-        # Nothing writes to an accumulated gradient in flight before the shard has acknowledged it; to
-        # that of an evaluation, something may as soon as the evaluation is over.
-        return Steady(found) if isinstance(self._updates, GradientAccumulation) else found
+            # Nothing writes to an accumulated gradient in flight before the shard has acknowledged it; to
+            # that of an evaluation, something may as soon as the evaluation is over.
+            pushed = self._updates.pushed(slice(span.start, span.stop))
+            return pushed if isinstance(pushed, list) else Steady(pushed)
+        return self._vectors.device.given(self._updates.in_flight[span.start : span.stop])
 
     def close(self) -> None:
         """Closes the file of acknowledged pushes."""

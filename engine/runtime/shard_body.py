@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from partita.engine.files.background import BackgroundQueue
 from partita.engine.numerics.row_gradient import Rows
-from partita.engine.parameters.row_payload import Piece, RowPiece, decode, encode
+from partita.engine.parameters.row_payload import Piece, RowPiece, encode
 from partita.engine.parameters.slots import clipped, outside
 from partita.engine.parameters.snapshot import NotFinite, ShardSnapshot
 from partita.engine.parameters.storage import Updater
@@ -88,6 +88,7 @@ class ShardBody(Body):
         self._task, self._host = task, host
         self._slots = task.layout.slots_of(task.shard)
         self._tables = task.layout.tables_on(task.shard) if task.policy.optimizer else ()
+        self._reader = task.reader()
         self._checkpoints = host.files.checkpoints(task.folder, run=task.run)
         self._closing = threading.Event()
         size = sum(slot.size for slot in self._slots)
@@ -285,7 +286,8 @@ class ShardBody(Body):
         else:
             compensation = self._compensation
             before = None if compensation is None else compensation.before(effect)
-            self.update(effect.span, payload.numbers(self._store.dtype), effect.updates, effect.scale)
+            numbers = (piece[-1] for piece in self.pieces(effect))
+            self.update(effect.span, numbers, effect.updates, effect.scale)
             if compensation is not None:
                 compensation.after(effect, before)
         if not isinstance(self._task.durability, Replicated):
@@ -295,15 +297,10 @@ class ShardBody(Body):
         """Yields the numbers of a push, and rows of tables. Raises SpoiltPush before the first one."""
         payload, start, stop = effect.payload, effect.span.start, effect.span.stop
         assert isinstance(payload, Payload)
-        if tables := clipped(self._tables, start, stop):
-            try:
-                yield from decode(payload.numbers(np.uint8), start, stop, tables, self._store.dtype)
-            except ValueError as error:
-                raise SpoiltPush(f"a push of {effect.part} cannot be read: {error}") from error
-            return
-        for numbers in payload.numbers(self._store.dtype):
-            yield start, numbers
-            start += numbers.size
+        try:
+            yield from self._reader.pieces(payload, start, stop, step=effect.step)
+        except ValueError as error:
+            raise SpoiltPush(f"a push of {effect.part} cannot be read: {error}") from error
 
     def apply_piece(self, piece: Piece, updates: int, scale: float) -> None:
         """Updates numbers, or rows of a table, by a piece of a gradient. Raises SpoiltPush."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
 from partita.engine.protocol.copy_messages import ShardCounts
@@ -26,6 +27,10 @@ class ShardPolicy(Protocol):
     @property
     def optimizer(self) -> Optimizer | None:
         """The optimizer that the shard applies, if its state is among the vectors."""
+
+    @property
+    def compress(self) -> Compressor | None:
+        """Makes the messages of pushes; None: they are whole gradients."""
 
     def replaying(self, own: ShardRanges, restored: RestoredState) -> Policy:
         """Returns a machine that carries out the records of an earlier run."""
@@ -50,10 +55,12 @@ class ApplyPolicy:
         optimizer: of the replicas; a shard applies what it leaves to one.
         acknowledged: for each part, the records of its processes about the shard, ascending.
         staleness: what is done about stale gradients.
+        compress: makes the messages of pushes; None: they are whole gradients.
     """
 
     optimizer: Optimizer
     staleness: Staleness = AS_IT_IS
+    compress: Compressor | None = None
     acknowledged: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
 
     def replaying(self, own: ShardRanges, restored: RestoredState) -> ApplyOnArrival:
@@ -89,6 +96,10 @@ class SumPolicy:
     @property
     def optimizer(self) -> None:
         """None: a method's commands update the parameters."""
+
+    @property
+    def compress(self) -> None:
+        """None: gradients of an evaluation are whole."""
 
     def replaying(self, own: ShardRanges, restored: RestoredState) -> SumThenContinue:
         """Returns a policy for the records of an earlier run, see `ShardPolicy`."""

@@ -10,11 +10,16 @@ from partita.engine.parameters.log import sync_segments
 from partita.engine.parameters.vectors import VectorStore
 from partita.engine.protocol.durability import BeginSegment, Keep, LogNote, RemoveRecords
 from partita.engine.protocol.durability.settings import Log
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.message_form import step_of
+from partita.engine.protocol.messages import Push
+from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.shard_effects import OperationsDone, Policy, ShardEffect, ShardEvent, ShardRanges
 from partita.engine.runtime.shard_log import ShardLog
-from partita.engine.runtime.shard_recovery import Base, Recovery, header_of
+from partita.engine.runtime.shard_recovery import Base, IsFinite, Recovery, header_of
 from partita.engine.runtime.shard_settings import ShardSettings
 from partita.engine.runtime.task import CannotGoOn, HostContext
+from partita.engine.transport.payload import Payload
 from partita.layers.text import counted
 
 CarryOut = Callable[[ShardEffect], OperationsDone | None]
@@ -70,8 +75,9 @@ class ShardRecords:
             shards=task.layout.shards,
             precision=task.precision,
             units_per_epoch=task.units_per_epoch,
+            compress="" if task.policy.compress is None else repr(task.policy.compress),
         )
-        recovery = Recovery(folder, task.logs, base, header)
+        recovery = Recovery(folder, task.logs, base, header, self._is_finite(own))
         state = recovery.before(lambda state: task.policy.replaying(own, state), carry_out)
         policy = task.policy.machine(
             own, state, lambda policy: recovery.replay(recovery.own, policy, carry_out)
@@ -83,6 +89,18 @@ class ShardRecords:
         if isinstance(task.durability, Log):
             self._open(recovery, task.durability, folder / task.logs.name, policy.version, store)
         return policy
+
+    def _is_finite(self, own: ShardRanges) -> IsFinite:
+        """Returns what looks at the numbers of a push in a log."""
+        reader = self._task.reader()
+
+        def is_finite(request: Received, push: Push) -> bool:
+            payload, (start, stop) = request.payload, own.ranges[machine_of(request.sender)]
+            if not isinstance(payload, Payload) or not payload.n_bytes:
+                return True
+            return reader.is_finite(payload, start, stop, step=step_of(push.stop))
+
+        return is_finite
 
     def _open(
         self, recovery: Recovery, durability: Log, folder: Path, version: int, store: VectorStore

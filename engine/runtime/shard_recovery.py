@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,6 +29,9 @@ from partita.engine.protocol.shard_effects import OperationsDone, Policy, ShardE
 from partita.engine.protocol.sum_then_continue import without_replies
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.transport.payload import Payload
+
+IsFinite: TypeAlias = Callable[[Received, Push], bool]
+"""Returns whether the numbers of a push are finite."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,14 @@ class Recovery:
         replayed: records that were carried out again.
     """
 
-    def __init__(self, folder: Path, place: LogPlace, base: Base, header: SegmentHeader) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        place: LogPlace,
+        base: Base,
+        header: SegmentHeader,
+        is_finite: IsFinite,
+    ) -> None:
         """Reads the log.
 
         Args:
@@ -81,12 +91,14 @@ class Recovery:
             place: of the run's logs.
             base: what the records follow.
             header: of a segment of this process that begins without records.
+            is_finite: looks at the numbers of a push.
 
         Raises:
             CannotGoOn: the log is of another layout, or begins with other parameters.
             OSError: it cannot be read.
         """
         self._base, self._run, self.replayed = base, header.run, 0
+        self._is_finite: Final = is_finite
         found = read_log(folder, header.shard, after=base.state.version, since=place.since)
         self.content: Final[LogContent] = found
         self.notes: Final = list(found.notes)
@@ -134,13 +146,13 @@ class Recovery:
                 message = decode(one.message)
             except MalformedMessage as error:
                 raise CannotGoOn(f"record {one.number} of {self._header.shard}: {error}") from error
-            if isinstance(message, Push) and not _is_finite(one, self._header.precision):
+            payload = None if one.payload is None else Payload(one.payload)
+            request = Received(one.sender, one.incarnation, message, payload)
+            if isinstance(message, Push) and not self._is_finite(request, message):
                 self.notes.append(
                     f"record {one.number} of {self._header.shard} is not finite and does not count"
                 )
                 return
-            payload = None if one.payload is None else Payload(one.payload)
-            request = Received(one.sender, one.incarnation, message, payload)
             effects = deque(policy.replay(Record(one.number, request)))
             while effects:
                 done = carry_out(effects.popleft())
@@ -177,15 +189,8 @@ def _run_of(found: tuple[SegmentHeader, LoggedRequest]) -> tuple[str, int]:
     return found[0].run, found[0].units_per_epoch
 
 
-def _is_finite(record: LoggedRequest, precision: str) -> bool:
-    if not record.payload:
-        return True
-    pieces = Payload(record.payload).numbers(precision)
-    return all(bool(np.isfinite(piece).all()) for piece in pieces)
-
-
 def header_of(
-    own: ShardRanges, *, run: str, shards: int, precision: str, units_per_epoch: int
+    own: ShardRanges, *, run: str, shards: int, precision: str, units_per_epoch: int, compress: str = ""
 ) -> SegmentHeader:
     """Returns the header of segments of a process of a shard, before its first record is known."""
     return SegmentHeader(
@@ -198,6 +203,7 @@ def header_of(
         ranges=dict(own.ranges),
         precision=precision,
         units_per_epoch=units_per_epoch,
+        compress=compress,
     )
 
 
@@ -208,6 +214,12 @@ def _check(found: SegmentHeader, expected: SegmentHeader, base: Base, folder: Pa
             f"the log of {found.shard} in {folder} has pushes for {found.shards} shards, other ranges of "
             "parameters or another precision; resume with the plan and the shards of that run, and stop with "
             "Ctrl-C to have all of it in a checkpoint"
+        )
+    if found.compress != expected.compress:
+        raise CannotGoOn(
+            f"the log of {found.shard} in {folder} has pushes with compress={found.compress or None}, which "
+            f"compress={expected.compress or None} cannot read; resume with the compressor of that run, and "
+            "stop with Ctrl-C to have all of it in a checkpoint"
         )
     if base.run is None and found.base is not None and found.base != base.checksum:
         raise CannotGoOn(

@@ -12,7 +12,9 @@ from partita.engine.parameters.row_payload import n_bytes
 from partita.engine.parameters.slots import clipped
 from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
+from partita.engine.protocol.message_form import MessageForm
 from partita.engine.protocol.shard_effects import ShardRanges
+from partita.engine.runtime.push_messages import PushReader, form_of
 from partita.engine.runtime.shard_policies import ShardPolicy
 from partita.engine.runtime.shard_recovery import LogPlace
 from partita.engine.runtime.task import HostContext
@@ -57,8 +59,23 @@ class ShardSettings:
     def ranges(self, host: HostContext) -> ShardRanges:
         """Returns the numbers that the shard holds of each machine, for this host."""
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
-        item, rows = np.dtype(self.precision).itemsize, {}
+        item, rows, forms = np.dtype(self.precision).itemsize, {}, self.forms()
         for machine, span in ranges.items() if self.policy.optimizer else ():
             if tables := clipped(self.layout.tables_on(self.shard), *span):
-                rows[machine] = n_bytes(*span, tables, item)
-        return ShardRanges(host.name, host.incarnation, ranges, item, rows)
+                rows[machine] = n_bytes(*span, tables, item, rows_alone=bool(forms))
+        return ShardRanges(host.name, host.incarnation, ranges, item, rows, forms)
+
+    def reader(self) -> PushReader:
+        """Returns a reader of the pushes to the shard."""
+        starts = {one.machine: one.shard_start for one in self.layout.machines_of(self.shard)}
+        forms = {starts[machine]: form for machine, form in self.forms().items()}
+        tables = self.layout.tables_on(self.shard) if self.policy.optimizer else ()
+        return PushReader(forms, tables, self.precision)
+
+    def forms(self) -> dict[int, MessageForm]:
+        """Returns the forms of the messages of each machine's pushes; none where they are whole gradients."""
+        compress, item_bytes = self.policy.compress, np.dtype(self.precision).itemsize
+        if compress is None:
+            return {}
+        shared = self.layout.machines_of(self.shard)
+        return {one.machine: form_of(compress, self.layout, one, item_bytes) for one in shared}

@@ -30,6 +30,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.directions import Directions
 from partita.engine.runtime.fused_update import Apply
+from partita.engine.runtime.push_messages import PushMessages
 from partita.engine.runtime.row_tables import PartTable
 
 _IN_CACHE: Final = 1 << 18
@@ -175,6 +176,7 @@ class GradientAccumulation(LocalOptimizer):
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
         held: HeldState | None = None,
         replicas: int = 1,
+        messages: PushMessages | None = None,
     ) -> None:
         """Sums of zero.
 
@@ -188,8 +190,10 @@ class GradientAccumulation(LocalOptimizer):
             memory: gives the gradient in flight memory that shards read, see `Mailbox.memory`.
             held: see `LocalOptimizer`.
             replicas: see `LocalOptimizer`.
+            messages: take the place of gradients in pushes; None: gradients are sent.
         """
         super().__init__(optimizer, vectors, per_step=per_step, held=held, replicas=replicas)
+        self._messages = messages
         self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         shared = memory(self.accumulated.nbytes) if vectors.device.is_host else None
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
@@ -232,13 +236,15 @@ class GradientAccumulation(LocalOptimizer):
         if "accumulated" not in unheld and self._mirror is not None:
             self._mirror.keep(span)
 
-    def swap_buffers(self, span: slice) -> None:
-        """Moves the sum of a range into flight, and starts from zero."""
+    def swap_buffers(self, span: slice, step: int = 0) -> None:
+        """Moves the sum of a range into flight, up to a step, and starts from zero."""
         for part in outside(self._vectors.tables, span.start, span.stop):
             self.in_flight[part] = self.accumulated[part]
             self.accumulated[part] = 0.0
         for table, first, stop in self.rows_in(span):
             table.swap(first, stop)
+        if self._messages is not None:
+            self._messages.compress(span, step, self.in_flight)
         if self._mirror is not None:
             self._mirror.push(span, UpdateContext(self._count, scale=self._scale))
 
@@ -249,12 +255,15 @@ class GradientAccumulation(LocalOptimizer):
         for table, first, stop in self.rows_in(span):
             table.accumulated.remove(first, stop)
 
-    def pushed(self, span: slice) -> list[Vector] | None:
-        """The gradient in flight where it has rows of tables, see `row_payload`; None where it is whole."""
+    def pushed(self, span: slice) -> list[Vector] | Vector:
+        """The gradient in flight; where it has rows of tables, see `row_payload`."""
         found = [(first, table.in_flight.between(first, stop)) for table, first, stop in self.rows_in(span)]
         if not found:
-            return None
+            whole = self._vectors.device.given
+            return whole(self.in_flight[span]) if self._messages is None else self._messages.message(span)
         numbers = [self.in_flight[part] for part in outside(self._vectors.tables, span.start, span.stop)]
+        if self._messages is not None:
+            numbers = [self._messages.message(span)]
         return encode(numbers, [(rows - first, values) for first, (rows, values) in found])
 
     def restore(self, span: slice) -> None:
@@ -465,7 +474,7 @@ class GradientSum:
         """Begins a portion; the `first` of a sum replaces what was there."""
         self._first = first
 
-    def swap_buffers(self, span: slice) -> None:
+    def swap_buffers(self, span: slice, step: int = 0) -> None:
         """Moves the whole sum into flight; the next portion is the first of the other one."""
         self._current = 1 - self._current
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Final
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.numerics import master
 from partita.engine.parameters.layout import Layout
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.lanes import lanes_of
+from partita.engine.runtime.push_messages import form_of
 from partita.engine.watch.records import PlannedLayer, PlannedLink, PlannedMachine, PlanPicture, RunBegan
 from partita.layers.text import counted, readable_bytes
 from partita.partitioner.pictures import view
 from partita.partitioner.plan import Plan
+
+_LATER: Final = 1 << 40
+"""A step behind every warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +68,7 @@ def began(plan: Plan, driver: Driver, extent: Extent) -> RunBegan:
         machines=machines,
         layers=tuple(_layers(plan)),
         links=links,
-        links_text=_formula(plan, sent, machines),
+        links_text=_formula(plan, driver, sent, machines),
         predicted_step_s=plan.predicted_step_s,
         lower_bound_s=plan.lower_bound_s,
         predicted=lanes_of(plan.simulated_step),
@@ -86,7 +91,7 @@ def _minibatches(driver: Driver) -> int:
 def _machine(plan: Plan, driver: Driver, layout: Layout, machine: int) -> PlannedMachine:
     made = plan.cluster.machines[machine]
     exchanged = layout.machine_size(machine) * master(plan.precision).itemsize
-    pushes = exchanged if driver.shards and not driver.evaluates else 0
+    pulls = exchanged if driver.shards and not driver.evaluates else 0
     return PlannedMachine(
         name=made.name,
         device=made.device,
@@ -94,9 +99,17 @@ def _machine(plan: Plan, driver: Driver, layout: Layout, machine: int) -> Planne
         memory_bytes=_memory(plan, driver, machine),
         memory_limit_bytes=made.memory_bytes,
         parameters=plan.n_parameters(machine),
-        push_bytes=pushes,
-        pull_bytes=pushes,
+        push_bytes=_push_bytes(driver, layout, machine, master(plan.precision).itemsize) if pulls else 0,
+        pull_bytes=pulls,
     )
+
+
+def _push_bytes(driver: Driver, layout: Layout, machine: int, item_bytes: int) -> int:
+    """The bytes of a machine's push to all shards; of a compressor that warms up, of its last stage."""
+    if driver.compress is None:
+        return layout.machine_size(machine) * item_bytes
+    forms = (form_of(driver.compress, layout, one, item_bytes) for one in layout.shards_of(machine))
+    return sum(form.n_bytes(_LATER) for form in forms)
 
 
 def _memory(plan: Plan, driver: Driver, machine: int) -> int | None:
@@ -141,7 +154,7 @@ def _links(plan: Plan) -> tuple[PlannedLink, ...]:
     return tuple(PlannedLink(*ends, *counts) for ends, counts in sorted(found.items()))
 
 
-def _formula(plan: Plan, sent: int, machines: tuple[PlannedMachine, ...]) -> str:
+def _formula(plan: Plan, driver: Driver, sent: int, machines: tuple[PlannedMachine, ...]) -> str:
     """The bytes of a step in words: those between machines, and those of a push."""
     each = sent / plan.batch
     between = (
@@ -152,6 +165,14 @@ def _formula(plan: Plan, sent: int, machines: tuple[PlannedMachine, ...]) -> str
     )
     pushed = sum(machine.push_bytes for machine in machines)
     parameters = sum(machine.parameters for machine in machines)
-    item = master(plan.precision).itemsize
-    own = f"; a push {readable_bytes(pushed)}: {parameters:,} parameters x {item} bytes" if pushed else ""
+    own = f"; a push {readable_bytes(pushed)}: {_pushed(plan, driver, parameters)}" if pushed else ""
     return between + own
+
+
+def _pushed(plan: Plan, driver: Driver, parameters: int) -> str:
+    """The bytes of a push in words."""
+    item = master(plan.precision).itemsize
+    if driver.compress is None:
+        return f"{parameters:,} parameters x {item} bytes"
+    rows = ", beside rows of sparse tables" if plan.graph.sparse else ""
+    return f"{driver.compress} of {readable_bytes(parameters * item)}{rows}"

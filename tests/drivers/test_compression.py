@@ -1,4 +1,4 @@
-"""Exchanges of compressed messages: bytes by their formula, one result on all replicas, deaths, mistakes."""
+"""Compressed exchanges and pushes: bytes by their formula, one result on all replicas, mistakes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import numpy as np
 import pytest
 
 from examples.reproduce import compression, large_batch
-from partita.engine import SGD, AllReduce, Ring, Server, Tree, evaluate, train
+from partita.engine import SGD, Adagrad, AllReduce, Compensated, Downpour, Ring, Server, Tree, evaluate, train
 from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
 from partita.engine.protocol.exchange import Numbers, bytes_sent
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.joined_hands import shared_spans
+from partita.engine.watch.planned import Extent, began
+from partita.layers import Dense, Embedding, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
 
 STEPS, BATCH = 6, 8
+EXTENT = Extent(
+    run="", unit="step", examples=0, steps=None, steps_before=0, steps_per_epoch=None, started_unix_s=0.0
+)
 ALL = (TopK(0.05), TopK(0.01, 0.5, warm_up=4), OneBit(), Int8(), PowerSGD(1))
 
 
@@ -117,3 +122,85 @@ def test_what_the_example_shows_also_fails_without_feedback() -> None:
 def test_lars_and_lamb_hold_where_linear_scaling_breaks() -> None:
     found = {case: large_batch.accuracy_of(case, 720, 0) for case in large_batch.CASES}
     assert found["SGD, linear scaling"] < 0.6 and min(found["LARS"], found["LAMB"]) > 0.9, found
+
+
+def pushed_bytes(compress: Compressor, plan: Plan, machine: int, *, shards: int, step: int) -> int:
+    """The bytes of a part's push of a step to all shards, less rows of sparse tables."""
+    layout = layout_of(plan, shards=shards)
+    shapes = [
+        layout.tensors(machine, shared.machine_start, shared.machine_stop)
+        for shared in layout.shards_of(machine)
+    ]
+    return sum(4 * compress.alone.items(one, 4, step=step) for one in shapes)
+
+
+@pytest.mark.parametrize(
+    ("compress", "machines", "settings"),
+    [
+        (TopK(0.05, 0.5, warm_up=4), 2, {"shards": 3, "durability": "replicated"}),
+        (OneBit(), 1, {"shards": 1, "push_every": 2}),
+        (Int8(), 2, {"shards": 2, "durability": "log"}),
+        (PowerSGD(1), 1, {"shards": 2}),
+    ],
+    ids=repr,
+)
+def test_pushes_have_the_bytes_of_the_formula(
+    compress: Compressor, machines: int, settings: dict[str, Any], on_threads: list[WatchedThreads]
+) -> None:
+    plan, every = plan_of(machines), settings.get("push_every", 1)
+    driver = Downpour(compress=compress, optimizer=SGD(0.1), **settings)
+    steps = 4
+    run = train(plan, toy.data(BATCH * steps), driver=driver, epochs=1, show="nothing")
+    assert run.steps == (steps,) and run.lost_pushes == 0
+    (launcher,) = on_threads
+    pushes = range(every - 1, steps, every)
+    for machine in range(machines):
+        sent: Any = launcher.boxes[part_name(0, machine)].counters.sent_of("Push")
+        shards = len(layout_of(plan, shards=driver.shards).shards_of(machine))
+        formula = sum(pushed_bytes(compress, plan, machine, shards=driver.shards, step=n) for n in pushes)
+        assert (sent.messages, sent.payload_bytes) == (shards * len(pushes), formula)
+        planned = began(plan, driver, EXTENT).machines[machine].push_bytes
+        assert planned == pushed_bytes(compress, plan, machine, shards=driver.shards, step=1 << 30)
+
+
+@pytest.mark.slow
+def test_rows_of_sparse_tables_are_sent_beside_messages(on_threads: list[WatchedThreads]) -> None:
+    """One row in each step: its number and numbers, and how many there are."""
+    net = Network("words")
+    table = Embedding(40, 3, sparse=True, name="table")(net.input("word", shape=1, classes=40))
+    net.loss = SoftmaxCrossEntropy()(Dense(4, name="scores")(table), net.target("label"))
+    plan = partition(net, Cluster.local(machines=1), batch=1)
+    data = {"word": np.arange(6)[:, None], "label": np.arange(6) % 4}
+    driver = Downpour(compress=Int8(), optimizer=SGD(0.1))
+    train(plan, data, driver=driver, epochs=1, show="nothing")
+    counters: Any = on_threads[0].boxes[part_name(0, 0)].counters.sent_of("Push")
+    assert counters.payload_bytes == 6 * (12 + 4 + 2 * 4 + 8 + 8 + 3 * 4)
+
+
+@pytest.mark.parametrize("compress", [TopK(1.0), Int8()], ids=repr)
+def test_one_replica_alone_has_the_parameters_of_its_shards(compress: Compressor, on_threads: object) -> None:
+    """With a state of the optimizer, which the replica's own steps follow from push to push, to the bit: it
+    fetches once.
+    """
+    settings: dict[str, Any] = {"optimizer": Adagrad(0.05), "compress": compress, "shards": 2}
+    runs = [
+        train(plan_of(), toy.data(48), driver=Downpour(fetch_every=n, **settings), epochs=2, show="nothing")
+        for n in (1, 3)
+    ]
+    for name, numbers in runs[0].parameters.items():
+        assert runs[1].parameters[name].tobytes() == numbers.tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"compress": "top-k"}, "Downpour's compress is 'top-k'; give TopK"),
+        ({"compress": Int8(), "staleness": Compensated()}, "leave one of the two out, or use Damped"),
+    ],
+    ids=repr,
+)
+def test_settings_of_downpour_that_do_not_go_together_are_refused(
+    settings: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        Downpour(**settings)

@@ -150,7 +150,7 @@ def test_values_that_lack_a_push_are_installed_before_the_next_one_overwrites_it
     found = end(links, 1)
     assert found[:2] == [
         Install(WHOLE[0], ("in_flight", "accumulated"), 3, (1.0, 1.0)),
-        SwapBuffers(Span("in_flight", 0, 2)),
+        SwapBuffers(Span("in_flight", 0, 2), step=1),
     ]
     assert done(links, links.install()) == []
 

@@ -86,6 +86,11 @@ class Compressor(Settings, ABC):
         """Returns the length of that message in whole numbers of `item_bytes`, which is what is sent."""
         return -(-self.n_bytes(shapes, item_bytes, step=step, turn=turn) // item_bytes)
 
+    @property
+    def alone(self) -> Compressor:
+        """The compressor of what one replica sends to a shard, in messages that need none of another."""
+        return self
+
     @abstractmethod
     def encoder(self, shapes: Sequence[Shape], dtype: npt.DTypeLike) -> Encoder:
         """Returns the state of one range of one replica, in its initial values."""

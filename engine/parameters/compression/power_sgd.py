@@ -15,6 +15,7 @@ from partita.engine.parameters.compression.compressor import (
     RESIDUAL,
     Compressor,
     Encoder,
+    GatherEncoder,
     Kind,
     Shape,
     bounds,
@@ -22,6 +23,9 @@ from partita.engine.parameters.compression.compressor import (
 from partita.engine.parameters.vector import Vector
 
 Matrix: TypeAlias = npt.NDArray[Any]
+
+WARM_START: Final = "warm_start"
+"""The state vector that has the last Q."""
 
 _SEED: Final = 20191
 _SMALLEST: Final = 1e-12
@@ -52,6 +56,11 @@ class PowerSGD(Compressor):
 
     rounds: ClassVar[tuple[Kind, ...]] = ("sum", "sum")
 
+    @property
+    @override
+    def alone(self) -> Compressor:
+        return Factors(self.rank, feedback=self.feedback)
+
     @override
     def n_bytes(self, shapes: Sequence[Shape], item_bytes: int, *, step: int = 0, turn: int = 0) -> int:
         sizes = (piece.columns if turn else piece.first for piece in pieces_of(shapes, self.rank))
@@ -60,6 +69,31 @@ class PowerSGD(Compressor):
     @override
     def encoder(self, shapes: Sequence[Shape], dtype: npt.DTypeLike) -> PowerEncoder:
         return PowerEncoder(self, shapes, dtype)
+
+
+@dataclass(frozen=True)
+class Factors(Compressor):
+    """`PowerSGD` of one replica alone, which sends both factors of its own gradient in one message.
+
+    Args:
+        rank: of the factors.
+        feedback: see `Compressor`.
+    """
+
+    rank: int
+
+    @property
+    @override
+    def state_names(self) -> tuple[str, ...]:
+        return (*super().state_names, WARM_START)
+
+    @override
+    def n_bytes(self, shapes: Sequence[Shape], item_bytes: int, *, step: int = 0, turn: int = 0) -> int:
+        return item_bytes * sum(piece.first + piece.columns for piece in pieces_of(shapes, self.rank))
+
+    @override
+    def encoder(self, shapes: Sequence[Shape], dtype: npt.DTypeLike) -> FactorsEncoder:
+        return FactorsEncoder(self, shapes, dtype)
 
 
 class Piece(NamedTuple):
@@ -156,6 +190,54 @@ class PowerEncoder(Encoder):
     @staticmethod
     def _matrix(vector: Vector, one: Piece) -> Matrix:
         return vector[one.start : one.stop].reshape(one.n, one.m)
+
+
+class FactorsEncoder(GatherEncoder):
+    """State of one range: what the factors lacked, and the last Q of each matrix in its first places."""
+
+    def __init__(self, settings: Factors, shapes: Sequence[Shape], dtype: npt.DTypeLike) -> None:
+        super().__init__(settings.state_names, shapes, dtype)
+        self._pieces = tuple(pieces_of(shapes, settings.rank))
+        warm, random = self.state[WARM_START], np.random.default_rng(_SEED)
+        for one in self._pieces:
+            warm[one.start : one.start + one.columns] = random.standard_normal(one.columns)
+
+    @override
+    def _encode(self, gradient: Vector, message: Vector, *, step: int, turn: int, replicas: int) -> None:
+        super()._encode(gradient, message, step=step, turn=turn, replicas=replicas)
+        warm = np.zeros_like(self.state[WARM_START])
+        for one, (_, q) in zip(self._pieces, self._parts(message), strict=True):
+            warm[one.start : one.start + one.columns] = q
+        self._next[WARM_START] = warm
+
+    @override
+    def write(self, vector: Vector, message: Vector, *, step: int) -> None:
+        warm = self.state[WARM_START]
+        for one, (p, q) in zip(self._pieces, self._parts(message), strict=True):
+            if not one.rank:
+                p[:] = vector[one.start : one.stop]
+                continue
+            matrix = vector[one.start : one.stop].reshape(one.n, one.m)
+            last = warm[one.start : one.start + one.columns].reshape(one.m, one.rank)
+            columns = _orthonormal(matrix @ last)
+            p[:], q[:] = columns.reshape(-1), (matrix.T @ columns).reshape(-1)
+
+    @override
+    def add(self, message: Vector, vector: Vector, *, step: int) -> None:
+        for one, (p, q) in zip(self._pieces, self._parts(message), strict=True):
+            part = vector[one.start : one.stop]
+            if not one.rank:
+                part += p
+                continue
+            product = np.empty((one.n, one.m), self.dtype)
+            _multiply(p.reshape(one.n, one.rank), q.reshape(one.m, one.rank), product)
+            part += product.reshape(-1)
+
+    def _parts(self, message: Vector) -> Iterator[tuple[Vector, Vector]]:
+        """Yields both factors of each tensor in a message."""
+        for one in self._pieces:
+            yield message[: one.first], message[one.first : one.first + one.columns]
+            message = message[one.first + one.columns :]
 
 
 def _orthonormal(columns: Matrix) -> Matrix:
