@@ -45,6 +45,7 @@ from tests.simulation import (
     planted_log,
     planted_program,
     planted_sandblaster,
+    planted_stops,
 )
 from tests.simulation.outcomes import Planted, PlantedFaults, all_hold, is_caught, report_of
 
@@ -273,10 +274,16 @@ def test_it_bites_under_all_reduce(planted: PlantedFaults) -> None:
 
 @pytest.mark.parametrize(
     "planted",
-    [*planted_disk.FAULTS, *planted_log.FAULTS, *planted_backup.FAULTS, *planted_commands.FAULTS],
+    [
+        *planted_disk.FAULTS,
+        *planted_log.FAULTS,
+        *planted_backup.FAULTS,
+        *planted_commands.FAULTS,
+        *planted_stops.FAULTS,
+    ],
     ids=lambda planted: planted.name.replace(" ", "-"),
 )
-def test_it_bites_on_the_disk(planted: PlantedFaults) -> None:
+def test_it_bites_on_the_disk_and_at_stops(planted: PlantedFaults) -> None:
     with ExitStack() as stack:
         for fault in planted.faults:
             stack.enter_context(fault.planted())
