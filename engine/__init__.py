@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from partita.engine.data.transforms import ChannelsLast, HorizontalFlip, Normalize, PerExample, RandomCrop
     from partita.engine.drivers.admm import ADMM
     from partita.engine.drivers.all_reduce import AllReduce
+    from partita.engine.drivers.decoupled_diloco import DecoupledDiLoCo
     from partita.engine.drivers.diloco import DiLoCo
     from partita.engine.drivers.downpour import Downpour
     from partita.engine.drivers.dynamic_averaging import DynamicAveraging
@@ -129,6 +130,7 @@ __all__ = [
     "Damped",
     "DataSource",
     "Dataset",
+    "DecoupledDiLoCo",
     "DiLoCo",
     "Direction",
     "DirectionGenerator",

@@ -15,6 +15,7 @@ from partita.engine.cli.fields import ByHand, Option, options_of, written
 from partita.engine.drivers import (
     ADMM,
     AllReduce,
+    DecoupledDiLoCo,
     DiLoCo,
     Downpour,
     Driver,
@@ -38,6 +39,7 @@ DRIVERS: Final[Mapping[str, type[Driver]]] = {
     "local-sgd": LocalSGD,
     "parameter-averaging": ParameterAveraging,
     "diloco": DiLoCo,
+    "decoupled-diloco": DecoupledDiLoCo,
     "dynamic-averaging": DynamicAveraging,
     "admm": ADMM,
     "fed-avg": FedAvg,

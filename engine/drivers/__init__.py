@@ -3,7 +3,8 @@
 `driver` is the base of settings, and `trainer` of a driver at work on a `job`: the data and the parameters,
 and the files that hosts read them from; `identity` has the texts by which checkpoints know a network.
 `downpour`, `sandblaster`, `all_reduce` and `fed_avg` are drivers that train; so are those whose replicas make
-steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`). The driver of a
+steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`; and
+`decoupled_diloco`, with shards). The driver of a
 `session` does the steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers`
 has the trainers: of replicas that work on their own, together, or evaluate a function; `paced` puts stops
 between the actions of a driver's coordinator, `traffic` counts what a program sends by formulas, and
@@ -12,6 +13,7 @@ between the actions of a driver's coordinator, `traffic` counts what a program s
 
 from partita.engine.drivers.admm import ADMM
 from partita.engine.drivers.all_reduce import AllReduce
+from partita.engine.drivers.decoupled_diloco import DecoupledDiLoCo
 from partita.engine.drivers.diloco import DiLoCo
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
@@ -23,6 +25,7 @@ from partita.engine.drivers.sandblaster import Sandblaster
 __all__ = [
     "ADMM",
     "AllReduce",
+    "DecoupledDiLoCo",
     "DiLoCo",
     "Downpour",
     "Driver",

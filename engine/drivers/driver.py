@@ -20,6 +20,7 @@ from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.durability import Durability, durability_of
 from partita.engine.protocol.durability.settings import Mode
 from partita.engine.protocol.kept_vector import Kept, check_vectors
+from partita.engine.protocol.merging import Merging
 from partita.engine.protocol.staleness import AS_IT_IS, Staleness
 from partita.engine.protocol.views import Outline
 from partita.layers.arguments import Arguments
@@ -185,6 +186,10 @@ class Driver(Arguments):
             raise ValueError(f"the driver {name} has no program; define its generator replica(self, me)")
         if self.evaluates and not self.shards:
             raise ValueError(f"the driver {name} has no shards, which execute requests; give it a number")
+        if self.merging is not None and self.keepers.mode != "checkpoint":
+            raise ValueError(
+                f"the driver {name} merges pushes, of which nobody keeps records; leave durability out"
+            )
         vectors = self.kept_vectors, self.scratch_vectors
         if self.shards and any(vectors):
             raise ValueError(f"the driver {name} has shards, and vectors of replicas; leave one of them out")
@@ -204,6 +209,21 @@ class Driver(Arguments):
         has the gradients of several steps or minibatches, or a message in their place.
         """
         return True
+
+    @property
+    def optimizer_of_shards(self) -> Optimizer:
+        """The optimizer by which shards apply what is pushed."""
+        return self.optimizer
+
+    @property
+    def pushes_changes(self) -> bool:
+        """Returns whether replicas push what their optimizer has changed, and not gradients."""
+        return False
+
+    @property
+    def merging(self) -> Merging | None:
+        """How long pushes wait on a shard for one another; None: each is applied on arrival."""
+        return None
 
     # Of drivers whose program evaluates.
 

@@ -25,6 +25,7 @@ from partita.engine.protocol.durability.settings import Log, Replicated
 from partita.engine.protocol.evaluation_mode import EvaluationMode
 from partita.engine.protocol.joined_mode import JoinedMode
 from partita.engine.protocol.leased_mode import LeasedMode
+from partita.engine.protocol.merging import UnitSizes
 from partita.engine.protocol.names import part_name, shard_name
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.staleness import Compensated
@@ -159,6 +160,12 @@ class LeasedTrainer(Trainer):
         alone = "; without a folder for checkpoints none of them outlives the run"
         return f"durability: {keepers}{alone if isinstance(keepers, Log) and not self.job.keep else ''}"
 
+    @property
+    @override
+    def learner(self) -> object:
+        """The optimizer whose state the shards have."""
+        return self.driver.optimizer_of_shards
+
     def __init__(self, job: Job, driver: Driver, *, epochs: int, alone: bool) -> None:
         batch = job.plan.batch * driver.minibatches
         steps = -(-job.examples // batch)
@@ -179,6 +186,11 @@ class LeasedTrainer(Trainer):
             raise ValueError(
                 f"'{sparse[0]}' is sparse, and {optimizer} changes rows that have no gradient; use SGD or "
                 "Adagrad without weight_decay, or leave sparse=True out"
+            )
+        if sparse and self.driver.pushes_changes:
+            raise ValueError(
+                f"'{sparse[0]}' is sparse, and {type(self.driver).__name__} exchanges changes of whole "
+                "parameters; leave sparse=True out, or use Downpour"
             )
         if sparse and isinstance(self.driver.staleness, Compensated):
             raise ValueError(
@@ -284,6 +296,7 @@ class LeasedTrainer(Trainer):
             run=self.run_id,
             folder=self.job.checkpoints,
             checkpoint=checkpoint,
+            changes=driver.pushes_changes,
             minibatches=driver.minibatches,
             merges=driver.merges,
             compress=driver.compress,
@@ -300,12 +313,14 @@ class LeasedTrainer(Trainer):
     @override
     def policy(self, shard: int) -> ApplyPolicy:
         acknowledged = pushes_to_shard(self._acknowledged, shard_name(shard))
-        driver = self.driver
+        driver, examples = self.driver, self.job.examples
         return ApplyPolicy(
-            optimizer=driver.optimizer,
+            optimizer=driver.optimizer_of_shards,
             acknowledged=acknowledged,
             staleness=driver.staleness,
             compress=driver.compress,
+            merging=driver.merging,
+            sizes=UnitSizes(examples, self.plan.batch * driver.minibatches),
         )
 
     @property

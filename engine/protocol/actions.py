@@ -206,7 +206,15 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Fetch parameters from every shard that no fetch is under way to. Result: None, at once."""
+    """Fetch parameters from every shard that no fetch is under way to. Result: None, at once.
+
+    Args:
+        shard: of this shard alone; None: of all.
+        after_push: where a push is under way, only when it is acknowledged: so the values hold it.
+    """
+
+    shard: int | None = None
+    after_push: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +224,13 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send the accumulated gradient to each shard with no push under way. Result: None, at once."""
+    """Send what has accumulated to each shard with no push under way. Result: None, at once.
+
+    Args:
+        shard: to this shard alone; None: to all.
+    """
+
+    shard: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

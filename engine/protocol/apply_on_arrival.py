@@ -232,7 +232,7 @@ class ApplyOnArrival(Policy):
         return part.number if part is not None and is_new and isinstance(event.message, m.Fetch) else 0
 
     @override
-    def tick(self, *, leased: bool) -> list[Send]:
+    def tick(self, *, leased: bool) -> list[ShardEffect]:
         unreported, self._unreported = self._unreported, []
         return [*map(self._report_lost, unreported)]
 
@@ -282,7 +282,11 @@ class ApplyOnArrival(Policy):
             return []
         if push.sequence <= part.sequence:
             return [self._acknowledge(sender, push, part.staleness if push.sequence == part.sequence else 0)]
-        return self._apply(sender, push, part, event.payload)
+        return self._take(event, push)
+
+    def _take(self, event: Received, push: m.Push) -> list[ShardEffect]:
+        """Handles a push that is new; another policy may let it wait."""
+        return self._apply(event.sender, push, self._parts[event.sender], event.payload)
 
     def _apply(
         self, sender: str, push: m.Push, part: _Part, payload: object, *, again: bool = False

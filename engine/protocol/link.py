@@ -17,6 +17,7 @@ from partita.engine.protocol.batch_messages import Contribution, FetchPoint, Poi
 from partita.engine.protocol.carrier import Carrier
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, payload_bytes
 from partita.engine.protocol.messages import Fetch, Parameters, Push
+from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.retry import PendingRequest
 
 
@@ -104,6 +105,10 @@ class Link(Generic[FetchT, PushT]):
         return Send(self.shard, push.message, self.span("in_flight"))
 
 
+def _name_of(shard: int | None) -> str | None:
+    return None if shard is None else shard_name(shard)
+
+
 LinkT = TypeVar("LinkT", bound=Link)  # type: ignore[type-arg]
 
 
@@ -134,9 +139,9 @@ class Links(Carrier, Generic[LinkT]):
             case a.Install():
                 return self.install()
             case a.Push():
-                return self.push(now)
+                return self.push(now, only=_name_of(action.shard))
             case a.Pull():
-                return self.pull(now)
+                return self.pull(now, only=_name_of(action.shard), after_push=action.after_push)
             case a.Drain():
                 return self.drain(now)
         return ()
@@ -146,16 +151,16 @@ class Links(Carrier, Generic[LinkT]):
         return not isinstance(action, a.Drain) or self.drained
 
     @abstractmethod
-    def pull(self, now: float) -> Iterator[Any]:
-        """Asks each shard for its values, where no request is open."""
+    def pull(self, now: float, *, only: str | None = None, after_push: bool = False) -> Iterator[Any]:
+        """Asks each shard, or only one, for its values, where no request is open."""
 
     @abstractmethod
     def install(self) -> Iterator[Any]:
         """Puts the values that have arrived in place."""
 
     @abstractmethod
-    def push(self, now: float) -> Iterator[Any]:
-        """Pushes to each shard what has accumulated, where no push is under way."""
+    def push(self, now: float, *, only: str | None = None) -> Iterator[Any]:
+        """Pushes to each shard, or only to one, what has accumulated, where no push is under way."""
 
     @abstractmethod
     def has_room(self, ahead: int) -> bool:

@@ -83,6 +83,7 @@ class ParameterLink(Link[Fetch, Push]):
     staged: Values | None = None
     installed: Values | None = None
     accumulated_from: Values | None = None  # of the oldest accumulated step; None: nothing has accumulated
+    is_wanted: bool = False  # values are to be fetched as soon as the push under way is acknowledged
     renews: bool = False  # values are to be fetched again when those under way are here
     mirrors: bool = False  # the part's own updates have given its parameters the bits of the shard's
     has: Ranges = field(default_factory=Ranges)
@@ -216,15 +217,21 @@ class ParameterLinks(Links[ParameterLink]):
 
     # Actions.
 
-    def pull(self, now: float) -> Iterator[LinkEffect]:
-        """Asks each shard for its values, where no request is open and the part does not have them.
+    def pull(self, now: float, *, only: str | None = None, after_push: bool = False) -> Iterator[LinkEffect]:
+        """Asks each shard, or only one, for its values, where no request is open and the part does not have
+        them; with `after_push`, as soon as a push under way is acknowledged.
 
         Before the first step one request is enough.
         """
-        for link in self._links.values():
+        for link in self._chosen(only):
             is_first = self._done is None and link.requests > 0
-            if link.fetch is None and not is_first and not (self._alone and link.mirrors):
+            if after_push and link.push is not None:
+                link.is_wanted = True
+            elif link.fetch is None and not is_first and not (self._alone and link.mirrors):
                 yield self._fetch(link, now)
+
+    def _chosen(self, only: str | None) -> Iterator[ParameterLink]:
+        return (link for name, link in self._links.items() if only in (None, name))
 
     def install(self) -> Iterator[LinkEffect]:
         """Puts the values that have arrived in place, with the part's own gradients over them."""
@@ -282,9 +289,9 @@ class ParameterLinks(Links[ParameterLink]):
             link.units.cover(unit, unit + 1)
             link.ahead += link.push is not None
 
-    def push(self, now: float) -> Iterator[LinkEffect]:
-        """Pushes to each shard what has accumulated, where no push is under way."""
-        for link in self._links.values():
+    def push(self, now: float, *, only: str | None = None) -> Iterator[LinkEffect]:
+        """Pushes to each shard, or only to one, what has accumulated, where no push is under way."""
+        for link in self._chosen(only):
             if link.accumulated_from is None:
                 continue
             if link.push is None:
@@ -418,6 +425,9 @@ class ParameterLinks(Links[ParameterLink]):
         staleness = max(0, message.staleness - own)
         self.staleness += staleness
         self.by_staleness[min(staleness, MOST_STALENESS)] += 1
+        if link.is_wanted and link.fetch is None:
+            yield self._fetch(link, now)
+        link.is_wanted = False
         if link.accumulated_from is not None and (self._draining or link.is_due):
             yield from self._push(link, now)
 

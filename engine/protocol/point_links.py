@@ -88,8 +88,9 @@ class PointLinks(Links[PointLink]):
 
     # Actions.
 
-    def pull(self, now: float) -> Iterator[LinkEffect]:
+    def pull(self, now: float, *, only: str | None = None, after_push: bool = False) -> Iterator[LinkEffect]:
         """Asks each shard for its next point, where no request is open."""
+        self._check_all(only)
         self._reached = True
         for link in self._links.values():
             if link.fetch is None:
@@ -138,14 +139,23 @@ class PointLinks(Links[PointLink]):
         if self._links and not self.is_over(evaluation):
             self._accumulated = Contribution(evaluation, unit)
 
-    def push(self, now: float) -> Iterator[LinkEffect]:
+    def push(self, now: float, *, only: str | None = None) -> Iterator[LinkEffect]:
         """Sends the accumulated gradient; behind one in flight it follows when that is acknowledged."""
+        self._check_all(only)
         if self._in_flight is not None or self._accumulated is None:
             return
         self._in_flight, self._accumulated = self._accumulated, None
         yield SwapBuffers(Span("in_flight", 0, self._size))
         for link in self._links.values():
             yield link.transmit(self._in_flight, now)
+
+    @staticmethod
+    def _check_all(only: str | None) -> None:
+        if only is not None:
+            raise ValueError(
+                f"a program that evaluates exchanges with {only} alone, and an evaluation needs all shards; "
+                "leave shard= out"
+            )
 
     def drain(self, now: float) -> Iterator[LinkEffect]:
         """Sends what has accumulated."""

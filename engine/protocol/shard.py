@@ -132,6 +132,7 @@ class Shard(RoleMachine):
     @override
     def receive(self, event: ShardEvent, now: float) -> list[ShardEffect]:
         """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
+        self.policy.now = now
         match event:
             case Received():
                 effects = self._received(event, now)

@@ -64,6 +64,9 @@ class ApplyGradient:
 
     `updates` counts the earlier updates of these numbers; (`part`, `incarnation`, `sequence`) is the push.
     `scale` is the factor of the learning rate, `step` the one as which the push is compressed.
+
+    A push of a merge has a `weight`; with `more`, others of the merge follow at once. The update is by the
+    sum of the pushes times their weights, with the last one. Such pushes have `scale` in them already.
     """
 
     span: Span
@@ -74,6 +77,13 @@ class ApplyGradient:
     sequence: int
     scale: float = 1.0
     step: int = 0
+    weight: float | None = None
+    more: bool = False
+
+    @property
+    def factor(self) -> float:
+        """The factor of what was pushed in the sum of a merge, or in the update."""
+        return self.scale if self.weight is None else self.scale * self.weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +297,7 @@ class Policy(ABC):
 
     Attributes:
         version: how many pushes or commands the vectors hold; only this class moves it.
+        now: time of the event under way (seconds, the host's monotonic clock).
     """
 
     orders: ClassVar[tuple[type[Message], ...]] = ()
@@ -302,6 +313,7 @@ class Policy(ABC):
     """Whether `Keep` is among its effects; else each request that moves the version is a record."""
 
     version: int
+    now: float = 0.0
 
     @abstractmethod
     def receive(self, event: Received) -> list[ShardEffect]:
@@ -344,8 +356,8 @@ class Policy(ABC):
         """Returns the effects of the end of operations; without a lease it may only note it."""
         raise AssertionError(f"{type(self).__name__} runs no operations")
 
-    def tick(self, *, leased: bool) -> list[Send]:
-        """Returns messages that were left for later."""
+    def tick(self, *, leased: bool) -> list[ShardEffect]:
+        """Returns the effects of what was left for later."""
         return []
 
     @abstractmethod

@@ -286,10 +286,10 @@ class SumThenContinue(Policy):
         return effects
 
     @override
-    def tick(self, *, leased: bool) -> list[Send]:
+    def tick(self, *, leased: bool) -> list[ShardEffect]:
         if not leased:
             return []
-        acks = list(self._delayed_acks)
+        acks = list[ShardEffect](self._delayed_acks)
         self._delayed_acks.clear()
         return acks
 

@@ -21,6 +21,7 @@ from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.part import Part
 from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.changes import ChangeAccumulation
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.link_arrays import LinkArrays
@@ -45,6 +46,7 @@ class LeasedHands(Hands):
         checkpoint: the one that the shards started from, whose state of the optimizer the part's own steps
             begin with; None: there is none yet.
         earlier: for each shard, the records of the part's earlier processes, ascending.
+        changes: what is pushed are changes of parameters, by an optimizer whose state is the part's own.
         minibatches: of a step, see `Driver.minibatches`.
         merges: a push changes the parameters otherwise than its steps do, one after another.
         compress: makes the messages of pushes; None: they are whole gradients.
@@ -57,6 +59,7 @@ class LeasedHands(Hands):
     folder: Path
     checkpoint: int | None
     earlier: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
+    changes: bool = False
     minibatches: int = 1
     merges: bool = False
     compress: Compressor | None = None
@@ -66,17 +69,8 @@ class LeasedHands(Hands):
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
         plan, minibatches = task.plan, self.minibatches
         vectors = Vectors(plan, task.machine, gradient=self.optimizer.needs_norms)
-        held = self._held(task, host, vectors.dtype)
-        updates = GradientAccumulation(
-            self.optimizer,
-            vectors,
-            per_step=minibatches,
-            follows_shard=task.replicas == 1 and self.merges,
-            memory=host.memory,
-            held=held,
-            replicas=task.replicas,
-            messages=self._messages(task, vectors),
-        )
+        held = None if self.changes else self._held(task, host, vectors.dtype)
+        updates = self._updates(task, host, vectors, held)
         sampler = Sampler(
             examples=task.examples,
             batch=plan.batch,
@@ -92,7 +86,7 @@ class LeasedHands(Hands):
         computations = Computations(buffers, feed, updates, metrics=task.metrics)
 
         def prepare(step: RunUnit) -> None:
-            updates.advance(step.updates, step.scale)
+            updates.advance(step.step if self.changes else step.updates, step.scale)
             feed.choose(step.unit, lambda count: work.leases.following(step.step, count))
 
         incarnation = host.incarnation
@@ -110,6 +104,22 @@ class LeasedHands(Hands):
         )
         machine = Part(task.program, work, needed=task.other_parts, watched=links.shards)
         return machine, body
+
+    def _updates(
+        self, task: PartTask, host: HostContext, vectors: Vectors, held: HeldState | None
+    ) -> GradientAccumulation | ChangeAccumulation:
+        if self.changes:
+            return ChangeAccumulation(self.optimizer, vectors, memory=host.memory)
+        return GradientAccumulation(
+            self.optimizer,
+            vectors,
+            per_step=self.minibatches,
+            follows_shard=task.replicas == 1 and self.merges,
+            memory=host.memory,
+            held=held,
+            replicas=task.replicas,
+            messages=self._messages(task, vectors),
+        )
 
     def _messages(self, task: PartTask, vectors: Vectors) -> PushMessages | None:
         """The messages of the part's pushes; None where they are whole gradients."""
@@ -143,7 +153,7 @@ class LeasedHands(Hands):
             incarnation=incarnation,
             shards=task.shard_spans,
             earlier=self.earlier,
-            alone=task.replicas == 1,
+            alone=task.replicas == 1 and not self.changes,
             stateful=bool(self.optimizer.state_names),
             state_updates=held.updates if held else 0,
             item_bytes=item_bytes,

@@ -103,6 +103,7 @@ class ShardBody(Body):
         overlaps = task.layout.machines_of(task.shard)
         sizes = {o.machine: o.shard_stop - o.shard_start for o in overlaps}
         self._gradients = GradientPool(sizes, task.precision)
+        self._merged: Vector | None = None  # the sum of the pushes of a merge
         self._copied: ShardSnapshot | None = None  # that another copy of the shard is filled from
         self._touched: dict[int, deque[tuple[int, list[Rows]]]] = {}  # by range, the rows of the last pushes
         self._snapshots: deque[ShardSnapshot] = deque()  # that are being written, in order
@@ -276,7 +277,9 @@ class ShardBody(Body):
     def _apply(self, effect: ApplyGradient) -> None:
         payload = effect.payload
         assert isinstance(payload, Payload)
-        if clipped(self._tables, effect.span.start, effect.span.stop):
+        if effect.weight is not None:
+            self._merge(effect, effect.weight)
+        elif clipped(self._tables, effect.span.start, effect.span.stop):
             pieces = list(self.pieces(effect))
             for piece in pieces:
                 self.apply_piece(piece, effect.updates, effect.scale)
@@ -292,6 +295,19 @@ class ShardBody(Body):
                 compensation.after(effect, before)
         if not isinstance(self._task.durability, Replicated):
             payload.release()  # else it may have to be sent to the backup again
+
+    def _merge(self, effect: ApplyGradient, weight: float) -> None:
+        """Adds a push times its weight to those of its merge; the last one ends in the update."""
+        if self._merged is None:
+            self._merged = np.zeros(self._store.size, self._store.dtype)
+        for piece in self.pieces(effect):
+            assert not isinstance(piece, RowPiece), effect
+            start, numbers = piece
+            self._merged[start : start + numbers.size] += self._store.dtype.type(weight) * numbers
+        if not effect.more:
+            whole = self._merged[effect.span.start : effect.span.stop]
+            self.update(effect.span, [whole], effect.updates, 1.0)
+            whole[:] = 0.0
 
     def pieces(self, effect: ApplyGradient) -> Iterator[Piece]:
         """Yields the numbers of a push, and rows of tables. Raises SpoiltPush before the first one."""

@@ -11,6 +11,8 @@ from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
 from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.merge_on_quorum import MergeOnQuorum
+from partita.engine.protocol.merging import Merging, UnitSizes
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.shard_effects import Policy, ShardRanges
 from partita.engine.protocol.staleness import AS_IT_IS, Staleness
@@ -56,15 +58,21 @@ class ApplyPolicy:
         acknowledged: for each part, the records of its processes about the shard, ascending.
         staleness: what is done about stale gradients.
         compress: makes the messages of pushes; None: they are whole gradients.
+        merging: how long pushes wait for one another; None: not at all.
+        sizes: examples of units of work, by which a merge is weighted.
     """
 
     optimizer: Optimizer
     staleness: Staleness = AS_IT_IS
     compress: Compressor | None = None
+    merging: Merging | None = None
+    sizes: UnitSizes = field(default=UnitSizes(1, 1))
     acknowledged: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
 
     def replaying(self, own: ShardRanges, restored: RestoredState) -> ApplyOnArrival:
         """Returns a policy for the records of an earlier run, see `ShardPolicy`."""
+        if self.merging is not None:
+            return MergeOnQuorum(own, merging=self.merging, sizes=self.sizes, restored=restored)
         return ApplyOnArrival(own, restored=restored, staleness=self.staleness)
 
     def machine(

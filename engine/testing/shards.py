@@ -226,7 +226,8 @@ class ShardBody(SimulatedBody):
             case ApplyGradient():
                 self.apply(effect)
                 self.checks.applies(effect, self.vectors[POINT])
-                self._take_time()
+                if not effect.more:  # a merge is one update
+                    self._take_time()
             case Compensate():
                 pass  # an update is the sum of what was pushed: not its size, but what it has is checked
             case Keep() | BeginSegment() | RemoveRecords():
@@ -262,7 +263,7 @@ class ShardBody(SimulatedBody):
         assert isinstance(effect.payload, Numbers)
         x = list(self.vectors[POINT])
         for i, number in enumerate(effect.payload, effect.span.start):
-            x[i] += effect.scale * number
+            x[i] += effect.factor * number
         self.vectors[POINT] = tuple(x)
 
     def _take_time(self) -> None:

@@ -66,6 +66,7 @@ class ReferenceModel:
         self._parameters: dict[ProcessId, list[float]] = {}  # that a part should have
         self._versions: dict[tuple[ProcessId, int], frozenset[Push]] = {}  # pushes in each of a shard's life
         self._computed: dict[str, int] = {}
+        self._merged: dict[ProcessId, list[tuple[Push, float]]] = {}  # pushes of a merge, and their weights
 
     # Parts.
 
@@ -237,7 +238,23 @@ class ReferenceModel:
         made = self._scales.get((shard[0], push), 1.0)  # one that was never made breaks I1
         self._factors[shard[0], push] = made * self._staleness.scale(self._overtaken(shard, push))
         self.enters(shard, effect, values)
+        if effect.weight is not None:
+            self._merges(shard, push, effect.weight, more=effect.more)
         self._moves(shard, self.lineages[shard])
+
+    def _merges(self, shard: ProcessId, push: Push, weight: float, *, more: bool) -> None:
+        """Requires that a merge is the mean of pushes of several replicas, weighted by their units (I16)."""
+        merged = self._merged.setdefault(shard, [])
+        merged.append((push, weight))
+        if more:
+            return
+        del self._merged[shard]
+        parts = [one for (one, _, _), _ in merged]
+        require(len({*parts}) == len(parts), "I16", shard, "merges", parts)
+        require(len({machine_of(one) for one in parts}) == 1, "I16", shard, "merges", parts)
+        sizes = [len(self._units[shard[0], one]) for one, _ in merged]
+        expected, found = [size / sum(sizes) for size in sizes], [weight for _, weight in merged]
+        require(found == expected, "I16", shard, "merges", merged, "with the weights", found, "not", expected)
 
     def _overtaken(self, shard: ProcessId, push: Push) -> int:
         """The pushes of other replicas to the same numbers that a gradient lacks, of those of a shard's life.
@@ -272,7 +289,7 @@ class ReferenceModel:
         lineage.version += 1
         lineage.own.append((lineage.version, push))
         for i, number in enumerate(payload):
-            lineage.values[start + i] += effect.scale * number
+            lineage.values[start + i] += effect.factor * number
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
 
     def learns(self, shard: ProcessId, part: ProcessId, fetch: Fetch) -> None:

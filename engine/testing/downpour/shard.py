@@ -14,10 +14,12 @@ from partita.engine.protocol.durability import Record
 from partita.engine.protocol.durability.backup import Backup, PolicyOf
 from partita.engine.protocol.events import Persist, Received, Send
 from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.merge_on_quorum import MergeOnQuorum
+from partita.engine.protocol.merging import UnitSizes
 from partita.engine.protocol.messages import Fetch, Parameters, PushAck
 from partita.engine.protocol.names import backup_index
 from partita.engine.protocol.shard import Shard
-from partita.engine.protocol.shard_effects import ApplyGradient
+from partita.engine.protocol.shard_effects import ApplyGradient, ShardRanges
 from partita.engine.testing.downpour.lineage import Lineage
 from partita.engine.testing.downpour.model import ReferenceModel
 from partita.engine.testing.downpour.schedule import DownpourCoordinatorHost, DownpourSchedule
@@ -40,13 +42,10 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard | Backu
     file = None if starts_anew else schedule.disk.committed(name, host.checkpoint or 0)
     state: ShardState = run.begins[name] if file is None else file.contents
     noted = run.push_log.of_shard(name)
-    policy = schedule.kind(ApplyOnArrival)(
-        ShardBody.ranges(schedule, host),
-        restored=RestoredState(file.version, 0, state.seen, state.stops, units=state.units)
-        if file is not None
-        else RestoredState(units=state.units),
-        staleness=schedule.scenario.driver.staleness,
-    )
+    restored = RestoredState(units=state.units)
+    if file is not None:
+        restored = RestoredState(file.version, 0, state.seen, state.stops, units=state.units)
+    policy = _policy(schedule, ShardBody.ranges(schedule, host), restored)
     body = ShardBody(schedule, host, lambda _: state)
     body.apply_s = schedule.scenario.apply_s
     lineage = run.model.shard_is_born(host.id, None if file is None else state.reference)
@@ -63,11 +62,17 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard | Backu
     return body.build(policy), body
 
 
+def _policy(schedule: DownpourSchedule, own: ShardRanges, restored: RestoredState) -> ApplyOnArrival:
+    driver = schedule.scenario.driver
+    if driver.merging is None:
+        return schedule.kind(ApplyOnArrival)(own, restored=restored, staleness=driver.staleness)
+    sizes = UnitSizes(schedule.units, 1)
+    return schedule.kind(MergeOnQuorum)(own, merging=driver.merging, sizes=sizes, restored=restored)
+
+
 def _policy_of(schedule: DownpourSchedule, host: SimulatedHost, noted: Noted) -> PolicyOf:
     def policy_of(counts: ShardCounts) -> ApplyOnArrival:
-        own = ShardBody.ranges(schedule, host)
-        staleness = schedule.scenario.driver.staleness
-        policy = schedule.kind(ApplyOnArrival)(own, restored=RestoredState.of(counts), staleness=staleness)
+        policy = _policy(schedule, ShardBody.ranges(schedule, host), RestoredState.of(counts))
         policy.learn(noted)
         return policy
 

@@ -1,0 +1,157 @@
+"""Policy of a syncing server: pushes wait until a quorum is here and a grace time is over, and are merged.
+
+A merge is one update by the mean of its pushes, weighted by the examples whose changes they have. It counts,
+and acknowledges, each of its pushes as `apply_on_arrival` does: so a push is in the values and acknowledged,
+or it waits, and a shard's next process gets it again. A replica goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+from typing_extensions import override
+
+from partita.engine.protocol import messages as m
+from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
+from partita.engine.protocol.events import Received, Send
+from partita.engine.protocol.file_messages import PushRecord
+from partita.engine.protocol.merging import Merging, UnitSizes
+from partita.engine.protocol.names import machine_of
+from partita.engine.protocol.shard_effects import ApplyGradient, ShardEffect, ShardRanges
+
+FIRST_INTERVAL_S: Final = 1.0
+"""Seconds between two merges, before they are measured."""
+
+_MOST_MISSED: Final = 2
+"""A part that was missing in so many merges is waited for no more."""
+
+
+@dataclass(slots=True)
+class _Range:
+    """The pushes to one machine's range that wait, by part, and what is known of earlier merges."""
+
+    waiting: dict[str, tuple[Received, m.Push]] = field(default_factory=dict)
+    since: float = 0.0  # when the first of them came
+    quorum_at: float | None = None  # when they became a quorum
+    missed: dict[str, int] = field(default_factory=dict)  # merges since the last one that had a part
+    merged_at: float | None = None
+    interval_s: float = FIRST_INTERVAL_S
+
+
+class MergeOnQuorum(ApplyOnArrival):
+    """Merges the pushes of replicas, range by range."""
+
+    def __init__(
+        self,
+        own: ShardRanges,
+        *,
+        merging: Merging,
+        sizes: UnitSizes,
+        restored: RestoredState | None = None,
+        acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
+    ) -> None:
+        """Creates the policy of a shard that starts, or starts again.
+
+        Args:
+            own: the shard's name, incarnation and ranges.
+            merging: how long pushes wait for one another.
+            sizes: the examples of units of work.
+            restored: see `ApplyOnArrival`.
+            acknowledged: see `ApplyOnArrival`.
+        """
+        super().__init__(own, restored=restored, acknowledged=acknowledged)
+        self._merging, self._sizes = merging, sizes
+        self._merges: Final = {machine: _Range() for machine in own.ranges}
+
+    @override
+    def receive(self, event: Received) -> list[ShardEffect]:
+        return [*super().receive(event), *self._merge_due()]
+
+    @override
+    def tick(self, *, leased: bool) -> list[ShardEffect]:
+        return [*super().tick(leased=leased), *(self._merge_due() if leased else ())]
+
+    @override
+    def _take(self, event: Received, push: m.Push) -> list[ShardEffect]:
+        """Lets a new push wait; a repeated one waits already."""
+        own = self._merges[machine_of(event.sender)]
+        if event.sender not in own.waiting:
+            own.since = own.since if own.waiting else self.now
+            own.waiting[event.sender] = event, push
+        return []
+
+    @override
+    def _fetch(self, event: Received, fetch: m.Fetch) -> list[ShardEffect]:
+        """Answers a fetch; that of a part's new process says what is done with the push of the one before.
+
+        The answer says which steps are done again. So the push is merged before, or, without a quorum, left
+        out.
+        """
+        own = self._merges.get(machine_of(event.sender))
+        settled = [] if own is None else self._settle(own, event)
+        return [*settled, *super()._fetch(event, fetch)]
+
+    def _settle(self, own: _Range, event: Received) -> list[ShardEffect]:
+        own.missed.setdefault(event.sender, 0)
+        if event.sender not in own.waiting or event.incarnation <= own.waiting[event.sender][0].incarnation:
+            return []
+        if self._has_quorum(own):
+            return self._merge(own)
+        del own.waiting[event.sender]
+        return []
+
+    def _merge_due(self) -> list[ShardEffect]:
+        return [effect for own in self._merges.values() if self._is_due(own) for effect in self._merge(own)]
+
+    def _is_due(self, own: _Range) -> bool:
+        if not own.waiting:
+            return False
+        if not self._has_quorum(own):
+            return self.now - own.since >= max(self._merging.patience_s, 2 * own.interval_s)
+        if own.quorum_at is None:
+            own.quorum_at = self.now
+        is_complete = all(part in own.waiting for part in self._waited_for(own))
+        return is_complete or self.now - own.quorum_at >= self._merging.grace * own.interval_s
+
+    def _has_quorum(self, own: _Range) -> bool:
+        return len(own.waiting) >= min(self._merging.quorum, len(own.waiting.keys() | self._waited_for(own)))
+
+    @staticmethod
+    def _waited_for(own: _Range) -> set[str]:
+        return {part for part, missed in own.missed.items() if missed < _MOST_MISSED}
+
+    def _merge(self, own: _Range) -> list[ShardEffect]:
+        """Applies what waits, in the order of the parts: the same pushes give the same bits."""
+        merged = [own.waiting[part] for part in sorted(own.waiting)]
+        sizes = [max(1, self._sizes.of(push.units)) for _, push in merged]
+        updates, answers = list[ShardEffect](), list[ShardEffect]()
+        for number, ((event, push), size) in enumerate(zip(merged, sizes, strict=True), 1):
+            for effect in super()._take(event, push):
+                if isinstance(effect, ApplyGradient):
+                    one = replace(effect, weight=size / sum(sizes), more=number < len(merged))
+                    updates.append(one)
+                else:
+                    answers.append(effect)
+        for part in own.missed:
+            own.missed[part] = 0 if part in own.waiting else own.missed[part] + 1
+        if own.merged_at is not None:
+            own.interval_s += (self.now - own.merged_at - own.interval_s) / 2
+        own.merged_at, own.quorum_at = self.now, None
+        own.waiting.clear()
+        return [*updates, *map(self._at_present, answers)]
+
+    def _at_present(self, answer: ShardEffect) -> ShardEffect:
+        """Returns an acknowledgement with the version that has the whole merge."""
+        if isinstance(answer, Send) and isinstance(answer.message, m.PushAck):
+            return Send(answer.to, msgspec.structs.replace(answer.message, version=self.version))
+        return answer
+
+    @override
+    def validate(self) -> None:
+        super().validate()
+        for machine, own in self._merges.items():
+            assert all(machine_of(part) == machine for part in own.waiting), (machine, own)
+            assert own.quorum_at is None or own.waiting, own
