@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import safetensors
 
 from partita.engine.parameters.checkpoint import Checkpoints
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _PICKLED: Final = (b"PK\x03\x04", b"\x80")
 """The first bytes of a file of `torch.save`: of an archive, or of a pickle, as old versions wrote it."""
+_VERSIONS: Final = "module_versions"
+"""The entry of a safetensors file's metadata with the versions of the modules, as JSON by their paths."""
 
 
 def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:
@@ -92,9 +96,14 @@ def _safe(path: Path) -> dict[str, torch.Tensor]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             names = file.keys()
-            return {name: file.get_tensor(name) for name in names}
-    except (safetensors.SafetensorError, OSError) as error:
+            found = OrderedDict((name, file.get_tensor(name)) for name in names)
+            metadata = file.metadata() or {}
+            versions = msgspec.json.decode(metadata.get(_VERSIONS, "{}"), type=dict[str, int])
+    except (safetensors.SafetensorError, msgspec.MsgspecError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file ({error}); save it again") from error
+    if versions:
+        found._metadata = {path: {"version": n} for path, n in versions.items()}  # type: ignore[attr-defined]
+    return found
 
 
 def _pickled(path: Path) -> dict[str, torch.Tensor]:
@@ -185,7 +194,8 @@ def save_state(path: str | Path, state: Mapping[str, torch.Tensor]) -> None:
     """Writes a state dict as one safetensors file, atomically.
 
     A tensor with several names is written once, under the first; the metadata has the others, as
-    `safetensors.torch.save_model` writes them, and `load_model` reads them.
+    `safetensors.torch.save_model` writes them, and `load_model` reads them. The metadata has the versions of
+    the modules, too, for `load_tensors`.
 
     Raises:
         OSError: it could not be written; an older file is unchanged.
@@ -196,5 +206,21 @@ def save_state(path: str | Path, state: Mapping[str, torch.Tensor]) -> None:
     first: dict[int, str] = {}
     names = {name: first.setdefault(id(one), name) for name, one in state.items()}
     tensors = {name: one.contiguous() for name, one in state.items() if names[name] == name}
-    others = {name: same_as for name, same_as in names.items() if name != same_as}
-    write_atomically(Path(path), save(tensors, metadata={"format": "pt", **others}), mode=0o644)
+    metadata = {"format": "pt"} | {name: same_as for name, same_as in names.items() if name != same_as}
+    modules: Mapping[str, Mapping[str, int]] = getattr(state, "_metadata", {})
+    if versions := {path: one["version"] for path, one in modules.items() if "version" in one}:
+        metadata[_VERSIONS] = msgspec.json.encode(versions).decode()
+    write_atomically(Path(path), _in_order(save(tensors, metadata=metadata)), mode=0o644)
+
+
+def _in_order(data: bytes) -> bytes:
+    """A safetensors file with its metadata in the order of their names: equal states have equal bytes.
+
+    The library writes them in the order of a hash that is another in each process.
+    """
+    size = int.from_bytes(data[:8], "little")
+    header = msgspec.json.decode(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % 8)
+    return b"".join((len(encoded).to_bytes(8, "little"), encoded, memoryview(data)[8 + size :]))

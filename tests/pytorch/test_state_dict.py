@@ -76,6 +76,14 @@ def test_a_state_has_the_versions_of_its_modules(tmp_path: Path) -> None:
     }
     with pytest.raises(ValueError, match="of the first version"):
         nn.Sequential(Second()).load_state_dict(dict(state), strict=True)
+    kept = load_tensors(run.save(tmp_path / "kept.safetensors"))
+    nn.Sequential(Second()).load_state_dict(kept, strict=True)
+    assert kept._metadata == state._metadata  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="of the first version"):  # it has no versions
+        safetensors.torch.load_model(nn.Sequential(Second()), tmp_path / "kept.safetensors")
+    safetensors.torch.save_file(dict(state), tmp_path / "odd", metadata={"module_versions": "[1"})
+    with pytest.raises(ValueError, match="odd is not a readable safetensors file"):
+        load_tensors(tmp_path / "odd")
     layer = Torch(Second(), name="block")
     declared = Network("declared")
     declared.loss = HalfSquaredError()(layer(declared.input("x", shape=3)), declared.target("y"))
@@ -154,6 +162,9 @@ def test_a_state_dict_comes_back_with_the_same_bits(dtype: str, way: str, tmp_pa
         written = run.save(tmp_path / "state.safetensors")
         assert "again.weight" not in safetensors.torch.load_file(written)
         safetensors.torch.load_model(other, written, strict=True)
+        header = written.read_bytes()[8:].partition(b"},")[0]  # in order, and so the same each time
+        names = [header.find(name) for name in (b'"again.weight"', b'"format"', b'"module_versions"')]
+        assert names == sorted(names) and names[0] > 0
         assert_same(other.state_dict(), expected)
         found = Run.load(written, plan_of(net, dtype))
     assert_same(found.state_dict(), expected)
