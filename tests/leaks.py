@@ -143,7 +143,10 @@ def _open_sockets() -> list[zmq.Socket[Any]]:
 
 
 def _segments() -> set[str]:
-    return {entry.name for entry in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+    """Names of all segments, without the semaphores that joblib keeps in other programs."""
+    names = {entry.name for entry in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+    own = f"sem.loky-{os.getpid()}-"
+    return {name for name in names if name.startswith(own) or not name.startswith("sem.loky-")}
 
 
 def _rings() -> set[str]:

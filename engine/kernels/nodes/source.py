@@ -14,11 +14,13 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _CARRIED = "__partita_source__"
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+_PARSING = Lock()
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,20 @@ def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, froze
     modules = {name for name, value in function.__globals__.items() if isinstance(value, ModuleType)}
     for text, line in _texts(function):
         try:
-            module = ast.parse(text)
+            module = _parsed(text)
         except SyntaxError:  # a page of documentation, or half a statement
             continue
         for tree in _functions(module, line):
             for imports in {frozenset(_imported(module)), frozenset(modules), frozenset[str]()}:
                 yield tree, imports, line
+
+
+def _parsed(text: str) -> ast.Module:
+    """Parses in one thread at a time: CPython 3.11 counts the depth of all threads' trees in one place, and
+    ends with a SystemError where they alternate (python/cpython issue 106905).
+    """
+    with _PARSING:
+        return ast.parse(text)
 
 
 def _texts(function: FunctionType) -> Iterator[tuple[str, int]]:
