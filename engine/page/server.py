@@ -28,14 +28,12 @@ from partita.engine.page.follow import Follower
 from partita.engine.page.frozen import freeze, frozen_page, script, style, title_of
 from partita.engine.page.gate import Gate
 from partita.engine.page.panels import PANELS, Panels
+from partita.engine.page.turns import SHOW_EVERY_S, Turn
 from partita.engine.transport.sockets import browser_listener
 from partita.engine.watch.prometheus import CONTENT_TYPE, metrics_text
 from partita.engine.watch.records import MalformedRecord
 
 READ_EVERY_S: Final = 0.5
-SHOW_EVERY_S: Final = 1.0
-_TABS_A_S: Final = 4.0
-"""Browsers that are sent news in a second: with more of them, each has its turn less often."""
 LAST_S: Final = 2.0
 """Seconds for which browsers can fetch the end of a run before its server ends."""
 _NICE: Final = 10
@@ -173,15 +171,13 @@ class PageServer:
             }
         ui.add_body_html(f"<script>addEventListener('load', () => {{{script()}}})</script>")
 
-        next_s, waited_for = 0.0, frozenset[str]()
+        turn = Turn()
 
         def refresh() -> None:
-            nonlocal next_s, waited_for
-            before, waited_for = waited_for, frozenset(wait.on for wait in self._follower.state.waits)
-            now = time.monotonic()
-            if now < next_s and waited_for == before and not self._frozen:
+            waited_for = [wait.on for wait in self._follower.state.waits]
+            browsers, is_over = len(Client.instances), self._frozen
+            if not turn.is_now(time.monotonic(), browsers=browsers, waited_for=waited_for, is_over=is_over):
                 return
-            next_s = now + len(Client.instances) / _TABS_A_S - SHOW_EVERY_S / 2
             for name, html in self._rendered().items():
                 if places[name].content != html:
                     places[name].set_content(html)

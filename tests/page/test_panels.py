@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count, pairwise
 
 import msgspec
 import pytest
 
+from partita.engine.page import panels as panels_module
 from partita.engine.page.facts import stalls
 from partita.engine.page.frozen import freeze, frozen_page
 from partita.engine.page.lanes import shown_sample
 from partita.engine.page.panels import PANELS, Panels
-from partita.engine.watch.records import Event, HostRow, Hosts, Progress, Record, RunBegan, Wait, Waits
+from partita.engine.watch.records import (
+    Event,
+    HostRow,
+    Hosts,
+    Progress,
+    Record,
+    RunBegan,
+    RunEnded,
+    Wait,
+    Waits,
+)
 from partita.engine.watch.state import State
 from tests.properties.pages import read
 from tests.watch.invented import Invented, digits_plan, stream, wide_plan
@@ -130,6 +142,26 @@ def test_a_second_without_news_renders_nothing() -> None:
     panels = Panels(state_at(20.0))
     first, again = panels.render(20.0), panels.render(20.4)
     assert all(first[name] is again[name] for name in PANELS)
+
+
+def test_a_panel_rests_the_longer_the_more_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs 50 ms here, and so rests for 10 s, but what says who waits; at its end all is made anew."""
+    spent_s = count(step=0.05)
+    monkeypatch.setattr(panels_module.time, "thread_time", lambda: next(spent_s))
+    state = state_at(20.0)
+    panels = Panels(state)
+    made = [dict(panels.render(20.0))]
+    for second in (24.0, 29.0, 31.0):
+        for record in records():
+            if state.at_s < record.at_s <= second:
+                state.add(record)
+        made.append(dict(panels.render(second)))
+    renewed = [{name for name in PANELS if one[name] is not other[name]} for one, other in pairwise(made)]
+    assert all("head" in some <= {"head", "waits"} for some in renewed[:2]), renewed
+    assert {"lanes", "curves", "traffic", "hosts"} <= renewed[2]
+    last = panels.render(32.0)
+    state.add(RunEnded(at_s=32.0, outcome="complete", text="complete"))
+    assert panels.render(34.0)["hosts"] is not last["hosts"]
 
 
 def test_the_file_is_whole_or_not_there(tmp_path: object) -> None:
