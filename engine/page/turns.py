@@ -25,7 +25,7 @@ class Turn:
         Args:
             now_s: seconds, monotonic.
             browsers: that are open.
-            waited_for: hosts that others wait for; news are sent where these have changed since the last look.
+            waited_for: hosts that others wait for; news are sent where these are others than before.
             is_over: whether the run has ended.
         """
         before, self._waited_for = self._waited_for, frozenset(waited_for)

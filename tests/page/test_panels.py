@@ -158,7 +158,7 @@ def test_a_panel_rests_the_longer_the_more_it_costs(monkeypatch: pytest.MonkeyPa
         made.append(dict(panels.render(second)))
     renewed = [{name for name in PANELS if one[name] is not other[name]} for one, other in pairwise(made)]
     assert all("head" in some <= {"head", "waits"} for some in renewed[:2]), renewed
-    assert {"lanes", "curves", "traffic", "hosts"} <= renewed[2]
+    assert {"curves", "traffic", "hosts"} <= renewed[2]
     last = panels.render(32.0)
     state.add(RunEnded(at_s=32.0, outcome="complete", text="complete"))
     assert panels.render(34.0)["hosts"] is not last["hosts"]
