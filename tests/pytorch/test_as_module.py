@@ -173,6 +173,23 @@ def test_calls_may_come_before_the_backward_pass_of_another() -> None:
             second.sum().backward()
 
 
+def test_two_calls_before_one_backward_pass() -> None:
+    """As of two pictures whose distance is the loss: the gradients of both calls are added."""
+    x, y = (drawn(torch.empty(BATCH, 5, dtype=torch.float64), seed) for seed in (1, 2))
+    with as_module(dense()) as parts:
+        state = {name: one.detach().clone().requires_grad_() for name, one in parts.named_parameters()}
+
+        def known(given: torch.Tensor) -> torch.Tensor:
+            hidden = nn.functional.linear(given, state["hidden.weight"].reshape(64, 5), state["hidden.bias"])
+            return nn.functional.linear(hidden, state["scores.weight"].reshape(2, 64), state["scores.bias"])
+
+        for called in (parts, known):
+            first, second = called(x), called(y)
+            ((first - second).square().sum() + first.sum()).backward()
+    for name, one in parts.named_parameters():
+        assert_close(one.grad, state[name].grad, name)
+
+
 def test_a_part_of_a_larger_module_and_its_copy() -> None:
     parts = as_module(dense())
     whole = nn.Sequential(nn.Linear(3, 5), parts, nn.Linear(2, 1)).double()
