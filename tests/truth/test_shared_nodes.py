@@ -66,6 +66,7 @@ def in_torch(batch: dict[str, torch.Tensor], p: dict[str, torch.Tensor]) -> torc
 TILES: dict[str, Cut] = {"filtered": Tiles(4, (2, 2)), "scaled": Tiles(4, (2, 2))}
 
 
+@pytest.mark.slow  # nodes of random networks share parameters, too, and are compiled by default
 @pytest.mark.parametrize(
     ("machines", "cuts", "micro_batches"), [(1, {}, 1), (2, {}, 2), (4, TILES, 1), (5, {}, 1)]
 )

@@ -122,6 +122,7 @@ def test_a_session_collects_tiles(name: str) -> None:
         np.testing.assert_array_equal(found.vectors["parameters"][key], array)
 
 
+@pytest.mark.slow
 def test_bfloat16_tiles_come_near_float64() -> None:
     plan = cut("mixed", precision="bfloat16")
     parameters = initialise(plan.graph.parameters.values(), 7)

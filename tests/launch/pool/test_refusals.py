@@ -83,17 +83,20 @@ def test_a_key_of_another_role_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (
+        pytest.param(
             ("--interface", "nosuch0"),
             "no interface 'nosuch0' with an address; it has lo 127.0.0.1",
+            marks=pytest.mark.slow,
         ),
-        (("--contact-address", "192.0.2.7"), "choose an address that it has"),
+        pytest.param(
+            ("--contact-address", "192.0.2.7"), "choose an address that it has", marks=pytest.mark.slow
+        ),
         (
             ("--interface", "lo", "--contact-address", "192.0.2.7"),
             "interface lo has the address 127.0.0.1",
         ),
-        (("--resources", "gpus=1"), "'gpus=1' is not a resource"),
-        (("--threads", "0"), "--threads is 0"),
+        pytest.param(("--resources", "gpus=1"), "'gpus=1' is not a resource", marks=pytest.mark.slow),
+        pytest.param(("--threads", "0"), "--threads is 0", marks=pytest.mark.slow),
         (("--join", "tcp://127.0.0.1:9"), "give the pool's address once"),
     ],
 )
