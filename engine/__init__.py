@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from partita.engine.drivers.diloco import DiLoCo
     from partita.engine.drivers.downpour import Downpour
     from partita.engine.drivers.dynamic_averaging import DynamicAveraging
+    from partita.engine.drivers.easgd import EASGD
     from partita.engine.drivers.fed_avg import FedAvg
     from partita.engine.drivers.local_sgd import LocalSGD, ParameterAveraging
     from partita.engine.drivers.sandblaster import Sandblaster
@@ -111,6 +112,7 @@ else:
 
 __all__ = [
     "ADMM",
+    "EASGD",
     "LAMB",
     "LARS",
     "LBFGS",

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Literal, get_type_hints
 from partita.engine.cli.fields import ByHand, Option, options_of, written
 from partita.engine.drivers import (
     ADMM,
+    EASGD,
     AllReduce,
     DecoupledDiLoCo,
     DiLoCo,
@@ -34,6 +35,7 @@ from partita.engine.protocol.exchange import Algorithm, Fastest, Hierarchical, R
 
 DRIVERS: Final[Mapping[str, type[Driver]]] = {
     "downpour": Downpour,
+    "easgd": EASGD,
     "sandblaster": Sandblaster,
     "all-reduce": AllReduce,
     "local-sgd": LocalSGD,

@@ -2,8 +2,8 @@
 
 `driver` is the base of settings, and `trainer` of a driver at work on a `job`: the data and the parameters,
 and the files that hosts read them from; `identity` has the texts by which checkpoints know a network.
-`downpour`, `sandblaster`, `all_reduce` and `fed_avg` are drivers that train; so are those whose replicas make
-steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`; and
+`downpour`, `easgd`, `sandblaster`, `all_reduce` and `fed_avg` are drivers that train; so are those whose
+replicas make steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`; and
 `decoupled_diloco`, with shards). The driver of a
 `session` does the steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers`
 has the trainers: of replicas that work on their own, together, or evaluate a function; `paced` puts stops
@@ -18,12 +18,14 @@ from partita.engine.drivers.diloco import DiLoCo
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.dynamic_averaging import DynamicAveraging
+from partita.engine.drivers.easgd import EASGD
 from partita.engine.drivers.fed_avg import FedAvg
 from partita.engine.drivers.local_sgd import LocalSGD, ParameterAveraging
 from partita.engine.drivers.sandblaster import Sandblaster
 
 __all__ = [
     "ADMM",
+    "EASGD",
     "AllReduce",
     "DecoupledDiLoCo",
     "DiLoCo",

@@ -225,6 +225,13 @@ class Driver(Arguments):
         """How long pushes wait on a shard for one another; None: each is applied on arrival."""
         return None
 
+    @property
+    def moves_by(self) -> float | None:
+        """The part of its difference from the shards' parameters that a replica pushes: it moves by that
+        towards them, and they towards it. None: replicas take the shards' parameters.
+        """
+        return None
+
     # Of drivers whose program evaluates.
 
     def objective(self, *, plan_batch: int, examples: int) -> Objective:

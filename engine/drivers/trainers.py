@@ -301,6 +301,7 @@ class LeasedTrainer(Trainer):
             merges=driver.merges,
             compress=driver.compress,
             reports_each=driver.staleness.most_ahead is not None,
+            moves_by=driver.moves_by,
         )
 
     @override

@@ -242,10 +242,12 @@ class Room:
     next unit's evaluation.
 
     Args:
-        ahead: steps that may be computed beside a push under way.
+        ahead: steps that may be computed beside a push under way; 0 waits until none is.
+        fetched: wait until every fetch is answered, too.
     """
 
     ahead: int = 1
+    fetched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,10 @@ class Links(Carrier, Generic[LinkT]):
 
     def may_begin(self, action: a.Action) -> bool:
         """Returns whether an action can begin: all but `Room` can."""
-        return not isinstance(action, a.Room) or self.has_room(action.ahead)
+        if not isinstance(action, a.Room):
+            return True
+        is_fetching = action.fetched and any(link.fetch for link in self._links.values())
+        return self.has_room(action.ahead) and not is_fetching
 
     def begin(self, action: a.Action, now: float) -> Iterable[Any]:
         """Begins an action, and returns its effects."""

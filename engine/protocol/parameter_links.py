@@ -131,6 +131,7 @@ class ParameterLinks(Links[ParameterLink]):
         state_updates: int = 0,
         retry_s: float = 1.0,
         item_bytes: int = 4,
+        moves: bool = False,
     ) -> None:
         """Creates links without values.
 
@@ -145,6 +146,8 @@ class ParameterLinks(Links[ParameterLink]):
                 many, it is the shard's own.
             retry_s: seconds without an answer after which a request is sent again.
             item_bytes: bytes of one number of a payload.
+            moves: a push has the part's movement towards the shards' parameters, not gradients: no learning
+                rate has a factor for it.
         """
         known = earlier or {}
         links = [ParameterLink(*shard, earlier=tuple(known.get(shard[0], ()))) for shard in shards]
@@ -156,6 +159,7 @@ class ParameterLinks(Links[ParameterLink]):
         self.staleness = 0
         self.by_staleness: Final = [0] * (MOST_STALENESS + 1)
         self._alone: Final = alone
+        self._moves: Final = moves
         self._stateful: Final = stateful
         self._state_updates: Final = state_updates
         self._done: int | None = None  # the steps below this one have ended; None before the first
@@ -221,10 +225,10 @@ class ParameterLinks(Links[ParameterLink]):
         """Asks each shard, or only one, for its values, where no request is open and the part does not have
         them; with `after_push`, as soon as a push under way is acknowledged.
 
-        Before the first step one request is enough.
+        Before the first step one request is enough, where the part does not move towards these values.
         """
         for link in self._chosen(only):
-            is_first = self._done is None and link.requests > 0
+            is_first = self._done is None and link.requests > 0 and not (self._moves and link.installed)
             if after_push and link.push is not None:
                 link.is_wanted = True
             elif link.fetch is None and not is_first and not (self._alone and link.mirrors):
@@ -271,7 +275,8 @@ class ParameterLinks(Links[ParameterLink]):
 
     def _in_the_way(self, unit: int, scale: float) -> Iterator[ParameterLink]:
         accumulated = (link for link in self._links.values() if link.accumulated_from)
-        return (link for link in accumulated if unit in link.has or link.scale != scale)
+        splits = not self._moves
+        return (link for link in accumulated if unit in link.has or (splits and link.scale != scale))
 
     def computed(self, step: int, unit: int, now: float, *, scale: float = 1.0) -> Iterator[LinkEffect]:
         """Counts a step's gradient, which has been accumulated and applied to the part's parameters.
@@ -285,7 +290,7 @@ class ParameterLinks(Links[ParameterLink]):
                 yield from self._take_back(link, now)
                 continue
             link.accumulated_from = link.accumulated_from or link.installed
-            link.scale = scale
+            link.scale = 1.0 if self._moves else scale
             link.units.cover(unit, unit + 1)
             link.ahead += link.push is not None
 

@@ -23,6 +23,7 @@ from partita.engine.protocol.part import Part
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.changes import ChangeAccumulation
 from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.elastic_updates import ElasticUpdates
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.link_arrays import LinkArrays
 from partita.engine.runtime.part_body import PartBody, step_body
@@ -51,6 +52,7 @@ class LeasedHands(Hands):
         merges: a push changes the parameters otherwise than its steps do, one after another.
         compress: makes the messages of pushes; None: they are whole gradients.
         reports_each: the coordinator is told of each step at once, as others wait for it.
+        moves_by: see `Driver.moves_by`.
     """
 
     optimizer: Optimizer
@@ -64,6 +66,7 @@ class LeasedHands(Hands):
     merges: bool = False
     compress: Compressor | None = None
     reports_each: bool = False
+    moves_by: float | None = None
 
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
@@ -86,7 +89,8 @@ class LeasedHands(Hands):
         computations = Computations(buffers, feed, updates, metrics=task.metrics)
 
         def prepare(step: RunUnit) -> None:
-            updates.advance(step.step if self.changes else step.updates, step.scale)
+            own_steps = step.step if self.moves_by is None else step.unit
+            updates.advance(own_steps if self.changes else step.updates, step.scale)
             feed.choose(step.unit, lambda count: work.leases.following(step.step, count))
 
         incarnation = host.incarnation
@@ -108,6 +112,8 @@ class LeasedHands(Hands):
     def _updates(
         self, task: PartTask, host: HostContext, vectors: Vectors, held: HeldState | None
     ) -> GradientAccumulation | ChangeAccumulation:
+        if self.moves_by is not None:
+            return ElasticUpdates(self.optimizer, vectors, moves_by=self.moves_by, memory=host.memory)
         if self.changes:
             return ChangeAccumulation(self.optimizer, vectors, memory=host.memory)
         return GradientAccumulation(
@@ -157,6 +163,7 @@ class LeasedHands(Hands):
             stateful=bool(self.optimizer.state_names),
             state_updates=held.updates if held else 0,
             item_bytes=item_bytes,
+            moves=self.moves_by is not None,
         )
         links.take_rows(task.rows_bytes)
         return links

@@ -16,6 +16,7 @@ from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts
 from partita.engine import (
     ADMM,
+    EASGD,
     LBFGS,
     SGD,
     AllReduce,
@@ -48,6 +49,7 @@ CONTENDERS: dict[str, Callable[[float], Driver]] = {
         replicas=REPLICAS, optimizer=SGD(r), staleness=Compensated(2.0, adaptive=True)
     ),
     "Downpour, Bounded(2)": lambda r: Downpour(replicas=REPLICAS, optimizer=SGD(r), staleness=Bounded(2)),
+    "EASGD(every=8)": lambda r: EASGD(replicas=REPLICAS, optimizer=SGD(r), every=8),
     "AllReduce": lambda r: AllReduce(replicas=REPLICAS, optimizer=SGD(r)),
     "AllReduce, 2 backup workers": lambda r: AllReduce(
         replicas=REPLICAS, optimizer=SGD(r), by=Server(), backup_workers=2

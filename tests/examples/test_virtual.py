@@ -13,6 +13,7 @@ from examples.reproduce.courses import course
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts, World
 from partita.engine import (
+    EASGD,
     SGD,
     AllReduce,
     Bounded,
@@ -82,6 +83,22 @@ def test_local_steps_are_those_of_each_replica_with_means_between(
     world.finish()
     rounds = 1 + (0 if every is None else done // every)
     assert world.n_bytes == pytest.approx(rounds * 2 * 2 * Hosts().n_bytes, rel=1e-3), "2 (N - 1) S a round"
+
+
+def test_elastic_averaging_of_one_replica_is_its_formula(problem: Problem) -> None:
+    driver = EASGD(optimizer=SGD(0.1), every=3, moving_rate=0.25)
+    world = World(driver, problem, Hosts(step_s=1.0))
+    world.play(30.9)
+    assert world.links is not None
+    x = centre = problem.start(0)
+    pushes = world.links.shard.version
+    for step in range(3 * pushes):
+        x = x - np.float32(0.1) * problem.gradient(x, world.examples(step))
+        if (step + 1) % 3 == 0:
+            moved = np.float32(0.25) * (x - centre)
+            x, centre = x - moved, centre + moved
+    assert pushes > 8
+    np.testing.assert_allclose(world.point, centre, rtol=1e-4, atol=1e-6)
 
 
 def test_federated_rounds_are_weighted_means_of_what_clients_find(problem: Problem) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from partita.engine import LBFGS, Objective
-from partita.engine.drivers import AllReduce, Downpour, Driver, Sandblaster
+from partita.engine.drivers import EASGD, AllReduce, Downpour, Driver, Sandblaster
 from partita.engine.protocol import Topology
 from partita.engine.protocol.actions import AllReduce as AllReduceOf
 from partita.engine.protocol.actions import (
@@ -204,7 +204,10 @@ METHOD = Sandblaster(LBFGS(max_iterations=2), replicas=2, shards=2, portion=1, b
     "driver",
     [
         LocalSGD(),
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (Eager(), METHOD)),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in (Eager(), METHOD, EASGD(replicas=2, shards=2, every=2))
+        ),
         Downpour(elastic=(1, 2)),
     ],
     ids=lambda d: type(d).__name__,

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from examples.reproduce.virtual.hosts import Hosts
 from examples.reproduce.virtual.replica import Replica
 from partita.engine import Compensated
@@ -32,7 +34,7 @@ class Shard:
         self.span = Span(POINT, 0, start.size)
         self.version, self.by = 0, dict[int, list[int]]()
         self._staleness = driver.staleness
-        self._updater = Updater(driver.optimizer, self.store)
+        self._updater = Updater(driver.optimizer_of_shards, self.store)
         settings = driver.staleness if isinstance(driver.staleness, Compensated) else Compensated(0.0)
         self._compensation = DelayCompensation(settings, self.store, ((0, start.size),))
 
@@ -73,7 +75,8 @@ class _Link:
     staged: tuple[int, Vector, int] | None = None
     is_pushing: bool = False
     last: Vector | None = None  # the gradient that was pushed last
-    sum: tuple[int, Vector] | None = None
+    sum: tuple[int, Any] | None = None
+    centre: Vector | None = None  # towards which the next push moves, as it was installed since the last step
     ahead: int = 0
     pushes: int = 0
     done: int = 0
@@ -102,7 +105,7 @@ class Links:
         self._driver, self._hosts = driver, hosts
         self._now, self._after, self._resume = now, after, resume
         self._links = [_Link() for _ in range(driver.replicas)]
-        self._rooms: list[tuple[Replica, int]] = []
+        self._rooms: list[tuple[Replica, a.Room]] = []
         self._server_free_at = 0.0
 
     def next_unit(self) -> int:
@@ -114,8 +117,8 @@ class Links:
         """Begins an action; returns whether it is done at once."""
         link = self._links[one.rank]
         match action:
-            case a.Room(ahead=ahead):
-                self._rooms.append((one, ahead))
+            case a.Room():
+                self._rooms.append((one, action))
                 self._look_for_room()
                 return False
             case a.Pull():
@@ -138,6 +141,7 @@ class Links:
         one.update(self._driver.optimizer, gradient)
         base, before = link.sum or (link.base, 0.0)
         link.sum = base, before + gradient
+        link.centre = None
         link.ahead += link.is_pushing
         link.done += 1
         self._look_for_room()
@@ -181,8 +185,14 @@ class Links:
         link = self._links[one.rank]
         if link.staged is None:
             return
-        link.base, one.vectors["parameters"], held = link.staged
+        is_first = link.base < 0
+        link.base, values, held = link.staged
         link.staged = None
+        if self._driver.moves_by is not None:
+            link.centre = values if held == link.pushes or link.last is None else values - link.last
+            one.vectors["parameters"] = values.copy() if is_first else one.vectors["parameters"]
+            return
+        one.vectors["parameters"] = values
         if held < link.pushes:
             assert link.last is not None
             one.update(self._driver.optimizer, link.last, keep=False)
@@ -196,6 +206,8 @@ class Links:
             self._install(one)  # the values lack the gradient that this push replaces
         assert link.sum is not None
         (base, gradient), link.sum = link.sum, None
+        if self._driver.moves_by is not None:
+            gradient = self._movement(one, link.centre)
         link.last, link.is_pushing, link.ahead, link.pushes = gradient, True, 0, link.pushes + 1
         self.n_bytes += self._hosts.n_bytes
 
@@ -209,6 +221,13 @@ class Links:
 
         self._after(self._pass_s(), arrived)
 
+    def _movement(self, one: Replica, centre: Vector | None) -> Vector:
+        """Moves a replica towards the centre; returns what the centre subtracts."""
+        own, by = one.vectors["parameters"], self._driver.moves_by
+        moved = np.zeros_like(own) if centre is None else own.dtype.type(by) * (centre - own)
+        one.vectors["parameters"] = own + moved
+        return moved  # type: ignore[no-any-return]
+
     def _look_for_room(self) -> None:
         """Lets replicas go on that have room now, and are not too far before the slowest one."""
         waiting, self._rooms = self._rooms, []
@@ -217,11 +236,11 @@ class Links:
             (one.done for rank, one in enumerate(self._links) if not self._hosts.is_dead(rank, now)),
             default=0,
         )
-        for one, ahead in waiting:
+        for one, room in waiting:
             link = self._links[one.rank]
-            has_values = link.base >= 0 or link.staged is not None
-            has_room = has_values and (not link.is_pushing or link.ahead < ahead)
+            has_values = (link.base >= 0 or link.staged is not None) and not (room.fetched and link.fetching)
+            has_room = has_values and (not link.is_pushing or link.ahead < room.ahead)
             if has_room and (most is None or link.done <= slowest + most):
                 self._after(0.0, lambda one=one: self._resume(one, None))  # type: ignore[misc]
             else:
-                self._rooms.append((one, ahead))
+                self._rooms.append((one, room))
