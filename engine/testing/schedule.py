@@ -193,7 +193,7 @@ class CoordinatorHost(Launcher):
                 old.exit()
             self.writers.replaced(name, incarnation)
             self.current[name] = incarnation
-            wait_s = 0.3 * self.world.random.random()
+            wait_s = self.schedule.launch_after_s(incarnation)
             self.later(wait_s, self.on_launch, ((name, incarnation), order))
             self.later(0.0, self.on_event, Launched(name, incarnation, machine=self.schedule.place(name)))
 
@@ -277,6 +277,10 @@ class Schedule(ABC):
         host = kind(self, coordinator, process, order.checkpoint)
         host.from_backup = order.from_backup
         return host
+
+    def launch_after_s(self, incarnation: int) -> float:
+        """Returns the seconds until a process of this incarnation is there."""
+        return 0.3 * self.world.random.random()
 
     def role(self, host: SimulatedHost) -> tuple[RoleMachine, SimulatedBody]:
         """Builds the task of a shard or a part."""

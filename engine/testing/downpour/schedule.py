@@ -44,7 +44,7 @@ from partita.engine.testing.log import LogFolder
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
 from partita.engine.testing.shards import ShardState
-from partita.engine.testing.user import StopModel, draw_user
+from partita.engine.testing.user import StopModel, User, draw_user
 from partita.engine.testing.world import Process, World
 
 NUMBERS_OF_A_MACHINE: Final = 4
@@ -263,7 +263,7 @@ class DownpourSchedule(Schedule):
         keep_all: bool = False,
     ) -> None:
         world = World(seed, keep_all=keep_all)
-        self.scenario = draw(world.random, driver)
+        self.scenario = self.draw_scenario(world.random, driver)
         environment = self.scenario.environment
         if durability == "replicated":
             topology = replace(environment.topology, replicated=True)
@@ -277,7 +277,7 @@ class DownpourSchedule(Schedule):
         self.least = draw_least(seed, driver, topology.replicas)
         self._crashes = draw_crashes(seed, self.environment.chaos_s)
         if not self.before:
-            self.stops = StopModel(self, draw_user(seed, steps=self.units, chaos_s=self.environment.chaos_s))
+            self.stops = StopModel(self, self.draw_user(seed))
         self._runs: list[WorkModel] = []
         self.keeps, self.replicated = durability == "log", durability == "replicated"
         self.sync_s = world.beside.choice((0.0, 0.1, 0.5, 2.0))
@@ -286,6 +286,14 @@ class DownpourSchedule(Schedule):
         self.coordinator_may_end = True
         self.coordinator = DownpourCoordinatorHost(self)
         self._runs.append(self.coordinator.work)
+
+    def draw_scenario(self, random: Random, driver: Driver | None) -> Scenario:
+        """Returns the scenario of the seed."""
+        return draw(random, driver)
+
+    def draw_user(self, seed: int) -> User:
+        """Returns the user of the seed."""
+        return draw_user(seed, steps=self.units, chaos_s=self.environment.chaos_s)
 
     @override
     def _plan(self) -> None:

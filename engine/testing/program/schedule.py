@@ -31,7 +31,7 @@ from partita.engine.testing.program.model import ProgramModel
 from partita.engine.testing.program.regression import Regression, start_of
 from partita.engine.testing.scenario import Environment, draw_environment, small_count
 from partita.engine.testing.schedule import Build, CoordinatorHost, Schedule
-from partita.engine.testing.user import StopModel, draw_user
+from partita.engine.testing.user import StopModel, User, draw_user
 from partita.engine.testing.world import World
 from partita.engine.transport.simulated import NetworkFaults
 
@@ -149,7 +149,7 @@ class ProgramSchedule(Schedule):
         division = getattr(driver, "division", None)
         self._crashes = Random(-6 - seed)
         self._crashes_most, calm = self._crashes.random() < 0.2, self._crashes.random() < 0.5
-        scenario = draw(world.random, driver.replicas)
+        scenario = self.draw_scenario(world.random, driver.replicas)
         if self._crashes_most and calm:
             scenario = replace(scenario, environment=calmed(scenario.environment))
         if division is not None:
@@ -168,10 +168,10 @@ class ProgramSchedule(Schedule):
         # Drawn beside the scenario, which other seeds keep.
         self.item_bytes = Random(-3 - seed).choice((4, 4, 4, CHUNK_BYTES // 2, CHUNK_BYTES))
         self.coordinator = ProgramCoordinatorHost(self)
-        chaos_s, replicas = self.environment.chaos_s, topology.replicas
+        replicas = topology.replicas
         steps = scenario.epochs * -(-scenario.examples // scenario.batch)
         if division is None:  # a round of clients is one step, which no stop is within
-            self.stops = StopModel(self, draw_user(seed, steps=steps, chaos_s=chaos_s))
+            self.stops = StopModel(self, self.draw_user(seed, steps))
         self._scales: dict[int, float] = {}  # by view
         self.model = ProgramModel(
             self._start,
@@ -189,6 +189,14 @@ class ProgramSchedule(Schedule):
             topology,
             settings=RunSettings(timeouts=self.timeouts(), least=self.least),
         )
+
+    def draw_scenario(self, random: Random, replicas: int | None) -> Scenario:
+        """Returns the scenario of the seed."""
+        return draw(random, replicas)
+
+    def draw_user(self, seed: int, steps: int) -> User:
+        """Returns the user of the seed, in a run of so many steps."""
+        return draw_user(seed, steps=steps, chaos_s=self.environment.chaos_s)
 
     @override
     def _plan(self) -> None:
