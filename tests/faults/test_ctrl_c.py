@@ -33,18 +33,14 @@ def assert_nothing_left(command: Command, hosts: dict[str, psutil.Process]) -> N
     assert not list(command.temporary.iterdir())
 
 
-@pytest.mark.parametrize(("sizes", "n_hosts"), [(FEW, 3), pytest.param(SIZES, 6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sizes", [FEW, pytest.param(SIZES, marks=pytest.mark.slow)], ids=["few", "many"])
 def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
-    sizes: list[str],
-    n_hosts: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    sizes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Command("train", FILE, *sizes, "--epochs", "100000", folder=tmp_path) as command:
         command.wait_for("step ")
         hosts = command.hosts
-        assert len(hosts) == n_hosts
+        assert len(hosts) == (3 if sizes is FEW else 6)
         command.interrupt()
         code, took_s = command.end()
         assert (code, command.said[-1].startswith("partita: stopped after ")) == (130, True), command.said

@@ -110,73 +110,27 @@ STOP_FAULTS = [
 """Found as those of shards and parts."""
 
 
-def stop(name: str, reported: str, fault: Fault, **seeds: int) -> list[PlantedFaults]:
-    """The fault in the schedules of each driver, with a seed that finds it."""
-    return [
-        PlantedFaults(f"{name} ({driver})", reported, (fault,), driver, at, 300)
-        for driver, at in seeds.items()
-    ]
-
+PLACES = (
+    ("a minibatch of one part", "E1", Validation, "receive", one_part_is_enough, (20, 3, 5)),
+    ("taken for another minibatch", "E1", Validation, "receive", taken_for_the_first_open_one, (5, 34, 5)),
+    ("the last minibatch is left out", "E1", Validation, "go_on", without_the_last_one, (5, 34, 12)),
+    ("evaluated with what is there", "E2", PartValidation, "_order", with_what_is_there, (5, 34)),
+    ("kept when a shard is another", "E2", Validation, "go_on", whatever_they_follow_from, (142,)),
+    ("a stop while others compute", "E2 E3", LeasedMode, "is_complete", while_others_compute, (5,)),
+    ("a stop comes again", "E3", Coordinator, "_decided", asks_again, (12, 12, 11)),
+    ("goes on after its end", "E4", Coordinator, "_decided", goes_on_anyway, (41, 16, 79)),
+    ("ends a step later", "E4 W1", _Steps, "__init__", a_step_later, (52, None, 30)),
+    ("ends an iteration later", "E4", _Iterations, "__init__", a_step_later, (None, 49)),
+    ("a new rate is not noted", "L1", JoinedMode, "set_scale", not_noted, (None, None, 20)),
+    ("steps have the first rate", "R2", JoinedWork, "advance", at_the_first_rate, (None, None, 20)),
+)
+"""Name of a fault, what it breaks, where it is, what it does, and seeds that find it: of Downpour, Sandblaster,
+AllReduce.
+"""
 
 FAULTS = [
-    *stop(
-        "a minibatch of one part",
-        "E1",
-        Fault(Validation, "receive", one_part_is_enough),
-        downpour=20,
-        sandblaster=3,
-        all_reduce=5,
-    ),
-    *stop(
-        "taken for another minibatch",
-        "E1",
-        Fault(Validation, "receive", taken_for_the_first_open_one),
-        downpour=5,
-        sandblaster=34,
-        all_reduce=5,
-    ),
-    *stop(
-        "the last minibatch is left out",
-        "E1",
-        Fault(Validation, "go_on", without_the_last_one),
-        downpour=5,
-        sandblaster=34,
-        all_reduce=12,
-    ),
-    *stop(
-        "evaluated with what is there",
-        "E2",
-        Fault(PartValidation, "_order", with_what_is_there),
-        downpour=5,
-        sandblaster=34,
-    ),
-    *stop(
-        "kept when a shard is another",
-        "E2",
-        Fault(Validation, "go_on", whatever_they_follow_from),
-        downpour=142,
-    ),
-    *stop(
-        "while others compute", "E2 E3", Fault(LeasedMode, "is_complete", while_others_compute), downpour=5
-    ),
-    *stop(
-        "a stop comes again",
-        "E3",
-        Fault(Coordinator, "_decided", asks_again),
-        downpour=12,
-        sandblaster=12,
-        all_reduce=11,
-    ),
-    *stop(
-        "goes on after its end",
-        "E4",
-        Fault(Coordinator, "_decided", goes_on_anyway),
-        downpour=41,
-        sandblaster=16,
-        all_reduce=79,
-    ),
-    *stop("ends a step later", "E4 W1", Fault(_Steps, "__init__", a_step_later), downpour=52, all_reduce=30),
-    *stop("ends an iteration later", "E4", Fault(_Iterations, "__init__", a_step_later), sandblaster=49),
-    *stop("a new rate is not noted", "L1", Fault(JoinedMode, "set_scale", not_noted), all_reduce=20),
-    *stop("steps have the first rate", "R2", Fault(JoinedWork, "advance", at_the_first_rate), all_reduce=20),
+    PlantedFaults(f"{name} ({driver})", breaks, (Fault(owner, method, instead),), driver, at, 300)
+    for name, breaks, owner, method, instead, seeds in PLACES
+    for driver, at in zip(("downpour", "sandblaster", "all_reduce"), seeds, strict=False)
+    if at is not None
 ]
