@@ -4,8 +4,9 @@
 
 A step is useful if it is in the final parameters: each counts once, however often it was computed. A step of
 a replica takes a given time, in which its examples are waited for, so that the replicas do not compete for
-the cores of this machine. A short run in peace says how many steps a second replicas do when all of their time is
-useful; the goodput of the run under kills is its own rate over that one. Both begin with the first report.
+the cores of this machine. A short run in peace says how many steps a second replicas do when all of their
+time is useful; the goodput of the run under kills is its own rate over that one. Both begin with the first
+report.
 """
 
 from __future__ import annotations

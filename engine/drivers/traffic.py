@@ -6,7 +6,7 @@ is what is sent where nothing is repeated, beside the reports of exchanges (`Red
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -89,6 +89,44 @@ def traffic(
                     f"{action} exchanges messages whose size its compressor decides, which are not counted; "
                     "leave compress out"
                 )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A part of a driver with shards, which has so many steps."""
+
+    n: int
+
+    def steps(self) -> Iterable[int]:
+        """The steps, from 0 on."""
+        return range(self.n)
+
+
+def shard_traffic(driver: Any, *, steps: int, sizes: Sequence[int], item_bytes: int = 4) -> Traffic:
+    """Returns what a part sends to shards, and what they send it, where no push finds another one under way.
+
+    Args:
+        driver: with shards, whose program has `Pull` and `Push` alone among exchanges.
+        steps: of the part.
+        sizes: numbers of the part's parameters on each shard.
+        item_bytes: of a number.
+    """
+    fetches, pushes = [0] * len(sizes), [0] * len(sizes)
+    held, begun = [False] * len(sizes), False  # whether something has accumulated
+    for action in (*driver.replica(_Steps(steps)), a.Push()):
+        match action:
+            case a.Compute():
+                held, begun = [True] * len(sizes), True
+            case a.Pull(shard=of) | a.Push(shard=of):
+                chosen = [n for n, size in enumerate(sizes) if size and of in (None, n)]
+                for n in chosen:
+                    if isinstance(action, a.Push):
+                        pushes[n] += held[n]
+                        held[n] = False
+                    else:
+                        fetches[n] += begun or not fetches[n]
+    each = [one + other for one, other in zip(fetches, pushes, strict=True)]
+    return Traffic(sum(each), sum(n * size for n, size in zip(each, sizes, strict=True)) * item_bytes)
 
 
 def _added(found: Traffic, action: ExchangeAction, rank: int, members: int, numbers: Numbers) -> Traffic:

@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo against NumPy: real machines and arrays of replicas and shards, in step with each other."""
+"""Decoupled DiLoCo against NumPy: real machines and arrays of replicas and shards, step by step."""
 
 from __future__ import annotations
 
