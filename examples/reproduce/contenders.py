@@ -49,6 +49,7 @@ CONTENDERS: dict[str, Callable[[float], Driver]] = {
         replicas=REPLICAS, optimizer=SGD(r), staleness=Compensated(2.0, adaptive=True)
     ),
     "Downpour, Bounded(2)": lambda r: Downpour(replicas=REPLICAS, optimizer=SGD(r), staleness=Bounded(2)),
+    "Downpour, TopK(0.01)": lambda r: Downpour(replicas=REPLICAS, optimizer=SGD(r), compress=TopK(0.01)),
     "EASGD(every=8)": lambda r: EASGD(replicas=REPLICAS, optimizer=SGD(r), every=8),
     "AllReduce": lambda r: AllReduce(replicas=REPLICAS, optimizer=SGD(r)),
     "AllReduce, 2 backup workers": lambda r: AllReduce(

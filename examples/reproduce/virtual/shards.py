@@ -171,9 +171,9 @@ class Links:
 
         self._after(self._hosts.link.latency_s, answered)
 
-    def _pass_s(self) -> float:
-        """Returns the time until all parameters have passed the link of the shards."""
-        pass_s = self._hosts.pass_s
+    def _pass_s(self, share: float = 1.0) -> float:
+        """Returns the time until a share of all parameters has passed the link of the shards."""
+        pass_s = self._hosts.link.seconds(share * self._hosts.n_bytes)
         if not self._hosts.one_server:
             return pass_s
         now = self._now()
@@ -208,8 +208,9 @@ class Links:
         (base, gradient), link.sum = link.sum, None
         if self._driver.moves_by is not None:
             gradient = self._movement(one, link.centre)
+        gradient, share = self._message(one, gradient, link.done)
         link.last, link.is_pushing, link.ahead, link.pushes = gradient, True, 0, link.pushes + 1
-        self.n_bytes += self._hosts.n_bytes
+        self.n_bytes += share * self._hosts.n_bytes
 
         def arrived() -> None:
             self.shard.push(one.rank, base, gradient)
@@ -219,7 +220,19 @@ class Links:
             link.is_pushing = False
             self._look_for_room()
 
-        self._after(self._pass_s(), arrived)
+        self._after(self._pass_s(share), arrived)
+
+    def _message(self, one: Replica, gradient: Vector, step: int) -> tuple[Vector, float]:
+        """Returns what the message of a gradient means, and its size as a share of the gradient's."""
+        compress, encoder = self._driver.compress, one.encoder
+        if compress is None or encoder is None:
+            return gradient, 1.0
+        items = compress.alone.items(encoder.shapes, gradient.itemsize, step=step)
+        message, found = np.zeros(items, gradient.dtype), np.empty_like(gradient)
+        encoder.encode(gradient, message, step=step, turn=0, replicas=1)
+        encoder.commit(step)
+        encoder.decode(message[None], found, step=step, turn=0)
+        return found, items / gradient.size
 
     def _movement(self, one: Replica, centre: Vector | None) -> Vector:
         """Moves a replica towards the centre; returns what the centre subtracts."""

@@ -29,7 +29,8 @@ class World:
 
     def __init__(self, driver: Driver, problem: Problem, hosts: Hosts, *, seed: int = 0) -> None:
         self.driver, self.problem, self.hosts, self.now = driver, problem, hosts, 0.0
-        start, compress = problem.start(seed), getattr(driver, "compress", None)
+        start, compress = problem.start(seed), driver.compress
+        compress = compress.alone if compress is not None and driver.shards else compress
         self._draw, self._order = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2])
         self._epochs: list[Any] = []
         clients = driver.division
