@@ -72,6 +72,7 @@ LONG = {
         "data",
         "drivers",
         "elastic",
+        "elastic_averaging",
         "federated",
         "how_it_works",
         "index",

@@ -63,7 +63,7 @@ def elastic(start: Arrays, optimizer: Optimizer, *, every: int, alpha: float, st
 @pytest.mark.parametrize(
     ("optimizer", "machines", "every"),
     [
-        (SGD(RATE), 1, 1),
+        pytest.param(SGD(RATE), 1, 1, marks=pytest.mark.slow),
         (Momentum(RATE, nesterov=True), 2, 4),
         pytest.param(SGD(RATE), 2, 40, marks=pytest.mark.slow),
     ],
@@ -109,14 +109,14 @@ def test_replicas_that_move_towards_one_centre_learn(on_threads: list[WatchedThr
     """Validations look at the centre, and change no replica; without attraction nothing is learnt."""
     data, held_out = toy.data(256), toy.data(40)
     found = {}
-    for rate in (None, 1e-9):
+    for rate in (0.45, 1e-9):
         driver = EASGD(replicas=2, optimizer=SGD(0.3), every=4, moving_rate=rate)
-        run = train(plan_of(1), data, driver=driver, epochs=20, validation=held_out, show="nothing")
+        run = train(plan_of(1), data, driver=driver, epochs=12, validation=held_out, show="nothing")
         found[rate] = evaluate(run, data, show="nothing").accuracy
-        assert sum(run.steps) == 320 and min(run.steps) > 0
-        assert len(run.validations) == 20
+        assert sum(run.steps) == 192 and min(run.steps) > 0
+        assert len(run.validations) == 12
         assert run.validations[-1].metrics["val_loss"] == evaluate(run, held_out, show="nothing").loss
-    assert found[None] > 0.9 > 0.6 > found[1e-9]
+    assert found[0.45] > 0.9 > 0.6 > found[1e-9]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_mistakes_are_said(settings: dict[str, Any], text: str) -> None:
 def test_the_simulator_plays_it_and_the_command_line_has_its_options(
     partita: Partita, on_threads: list[WatchedThreads]
 ) -> None:
-    for seed in range(8):
+    for seed in range(3):
         driver = EASGD(replicas=1 + seed % 3, shards=1 + seed % 2, every=1 + seed % 4)
         assert play(driver, seed).violation is None, (driver, seed)
     options = ("--driver", "easgd", "--replicas", "2", "--every", "3", "--moving-rate", "0.4")
@@ -178,7 +178,7 @@ class Part:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_what_replicas_give_up_the_centre_gains_in_any_order(data: st.DataObject) -> None:
     """Fetches, steps and pushes of three parts in any order: each part's parameters, and the centre's."""
     alpha, random = data.draw(st.sampled_from([0.1, 0.3, 1.0])), np.random.default_rng(3)
