@@ -43,8 +43,9 @@ class AllReduce(Driver):
             the order of additions, and so the bits, follow from it.
         optimizer: updates the parameters of every replica. Its state is the same on all of them.
         compress: replicas exchange short messages in place of gradients: `TopK`, `OneBit`, `Int8` (by
-            `Ring()`) or `PowerSGD`. What a message lacks is added to the replica's next gradient; a replica's
-            death loses that of the replica. None: whole gradients.
+            `Ring()`) or `PowerSGD`. What a message lacks is added to the replica's next gradient; it belongs
+            to the replica's state, so that a replica's death leads all back to the last checkpoint, which has
+            it. An elastic run goes on without that of a replica that is gone. None: whole gradients.
         shard_optimizer: each replica updates its own range of the parameters, with the optimizer's state for
             that alone, and the ranges are collected afterwards. The same bits and bytes with a part of the
             memory; but a replica's death leads all back to the last checkpoint. With `Ring()` only.
@@ -143,7 +144,8 @@ class AllReduce(Driver):
     @property
     @override
     def is_sharded(self) -> bool:
-        return self.shard_optimizer
+        keeps = self.compress is not None and bool(self.compress.state_names) and self.elastic is None
+        return self.shard_optimizer or keeps
 
     @property
     def _algorithm(self) -> Algorithm:

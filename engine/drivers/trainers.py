@@ -144,6 +144,7 @@ class JoinedTrainer(Trainer):
             batches=self._batches,
             division=self._division,
             sharded=driver.is_sharded,
+            compress=driver.compress,
             reshuffles=driver.reshuffles,
             kept=driver.kept_vectors,
             scratch=driver.scratch_vectors,

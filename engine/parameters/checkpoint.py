@@ -304,10 +304,8 @@ def shard_pieces(
     record: ShardRecord, slots: Sequence[Slot], snapshot: ShardSnapshot
 ) -> Iterator[bytes | memoryview]:
     """Yields the bytes of the file of a shard, see `Checkpoints.write_shard`."""
-    vectors = {"values": snapshot.values}
-    vectors.update((f"state.{name}", vector) for name, vector in snapshot.state.items())
     tensors: dict[str, Vector] = {}
-    for kind, vector in vectors.items():
+    for kind, vector in snapshot.vectors.items():
         tensors |= {tensor_key(kind, slot): piece for slot, piece in split(slots, vector)}
     return pieces_of(tensors, encode_record(record))
 

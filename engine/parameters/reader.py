@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import safetensors
 
+from partita.engine.parameters.compression.kept_state import own_names
 from partita.engine.parameters.files import hash_plain, open_plain
 from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
@@ -138,7 +139,7 @@ class Checkpoint:
 
     def snapshot(self, slots: Sequence[Slot]) -> ShardSnapshot:
         """Returns values and optimizer state of the shard whose vector these slots make, in any layout."""
-        state = {name: self.gather(slots, f"state.{name}") for name in self.state_names}
+        state = {name: self.gather(slots, f"state.{name}") for name in self.common_names}
         return ShardSnapshot(self.gather(slots), state)
 
     def parameters(self, kind: str = "values") -> dict[str, Vector]:
@@ -175,6 +176,20 @@ class Checkpoint:
         """Returns the units of work in the numbers of each range of a shard's vector."""
         record = self.records.get(shard)
         return {} if record is None else {(one.start, one.stop): one.units for one in record.units}
+
+    @property
+    def common_names(self) -> tuple[str, ...]:
+        """The names of state vectors, less those of the replicas' compressors."""
+        own = own_names(self.state_names)
+        return tuple(name for name in self.state_names if name not in own)
+
+    def holds(self, kind: str, slots: Sequence[Slot]) -> bool:
+        """Returns whether one file has the vector of these slots, cut as they are."""
+        wanted = {slot for slot in slots if slot.size}
+        return any(
+            wanted <= {slot for found, slot in tensors.values() if found == kind}
+            for tensors in self._tensors.values()
+        )
 
     def has(self, shard: str, slots: Sequence[Slot]) -> bool:
         """Returns whether the file of a shard has just the numbers of these slots."""

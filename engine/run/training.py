@@ -138,7 +138,7 @@ class Training(Work):
                 f"{wrote} by Sandblaster with {manifest.optimizer}, and {name} cannot go on with that; "
                 "resume with Sandblaster, or give another folder"
             )
-        held = set(found.state_names) - states_of(self.trainer.driver.kept_vectors)
+        held = set(found.common_names) - states_of(self.trainer.driver.kept_vectors)
         if isinstance(learner, Optimizer) and held != set(learner.state(1, job.precision)):
             raise ValueError(
                 f"{wrote} with {manifest.optimizer}, whose state {learner} cannot go on with; resume with "

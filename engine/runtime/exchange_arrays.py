@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from partita.engine.parameters.compression.kept_state import name_of
+from partita.engine.parameters.snapshot import StateAlone
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Persist, Span
 from partita.engine.protocol.exchange import AddChunk, CopyChunk
 from partita.engine.protocol.program_effects import (
@@ -29,6 +32,19 @@ from partita.engine.runtime.step_runner import NotFinite
 from partita.engine.transport.payload import Payload, PayloadLike
 
 
+@dataclass(frozen=True)
+class Unsent:
+    """The state of a compressor that belongs to a replica's state.
+
+    Args:
+        names: of its vectors.
+        held: those to begin with, `[n]` each of the part.
+    """
+
+    names: tuple[str, ...]
+    held: Mapping[str, Vector]
+
+
 class ExchangeArrays(Arrays):
     """Carries out the effects of exchanges, updates and checkpoints.
 
@@ -45,6 +61,7 @@ class ExchangeArrays(Arrays):
         place: tuple[int, int],
         updates_before: int,
         writes: bool,
+        unsent: Unsent | None = None,
     ) -> None:
         """Takes over vectors that hold the first state.
 
@@ -55,11 +72,14 @@ class ExchangeArrays(Arrays):
             updates_before: updates of the parameters before the first step of the run.
             writes: whether the part writes all of its numbers before its first update, since what was loaded
                 is whole; then it writes the ranges of its last update.
+            unsent: the state of compressors that each replica writes, beside what those of the first one
+                write; None: none of it is kept.
         """
         self.vectors, self._files, self._updates_before = vectors, files, updates_before
         self.step = 0
         self._replica, self._machine = place
-        self._coding = MessageCoding(vectors.dtype)
+        self._unsent = unsent
+        self._coding = MessageCoding(vectors.dtype, held=None if unsent is None else unsent.held)
         self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, vectors.size),) * writes
 
     def carry_out(self, effect: Any) -> Applied | DotsRead | None:
@@ -127,4 +147,11 @@ class ExchangeArrays(Arrays):
     def _persist(self, order: Persist) -> None:
         """Writes the parameters that this part updates, with their state, as they are now."""
         order = replace(order, updates=order.updates + self._updates_before, finite=True)
-        self._files.start(order, self.vectors.slots(self._own), self.vectors.snapshot(self._own))
+        snapshot, slots = self.vectors.snapshot(self._own), self.vectors.slots(self._own)
+        if self._unsent is not None:
+            slots = self.vectors.slots((Span(PARAMETERS, 0, self.vectors.size),))
+            own = self._coding.state(self._unsent.names, self.vectors.size)
+            named = {name_of(name, self._replica): vector for name, vector in own.items()}
+            first = self._replica == 0
+            snapshot = replace(snapshot, state={**snapshot.state, **named}) if first else StateAlone(named)
+        self._files.start(order, slots, snapshot)

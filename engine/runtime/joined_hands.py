@@ -11,8 +11,12 @@ from typing_extensions import override
 
 from partita.engine.data.clients import Division
 from partita.engine.files.access import HostFiles
+from partita.engine.parameters.compression import Compressor
+from partita.engine.parameters.compression.kept_state import state_in
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.parameters.reader import Checkpoint
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.part import Part
@@ -20,7 +24,7 @@ from partita.engine.protocol.program_effects import PartSeat, RunStep, SharedSpa
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.exchange_arrays import ExchangeArrays
+from partita.engine.runtime.exchange_arrays import ExchangeArrays, Unsent
 from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
 from partita.engine.runtime.part_body import PartBody, step_body
 from partita.engine.runtime.part_task import Hands, PartTask
@@ -46,6 +50,8 @@ class JoinedHands(Hands):
         division: the examples of each client; None: there are no clients.
         sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
         reshuffles: whether each epoch has another order of the examples.
+        compress: makes the messages in the place of gradients; its state is the part's, and in checkpoints,
+            where the replicas' states are `sharded`.
         kept, scratch: vectors of the driver, see `Driver.kept_vectors` and `Driver.scratch_vectors`.
     """
 
@@ -59,6 +65,7 @@ class JoinedHands(Hands):
     batches: JoinedBatches
     division: Division | None = None
     sharded: bool = False
+    compress: Compressor | None = None
     reshuffles: bool = True
     kept: Mapping[str, Kept] = field(default_factory=dict)
     scratch: tuple[str, ...] = ()
@@ -95,6 +102,7 @@ class JoinedHands(Hands):
             place=(task.replica, machine),
             updates_before=loaded.updates - loaded.step,  # in earlier runs
             writes=not self.sharded or task.replica == 0,
+            unsent=loaded.unsent,
         )
 
         def prepare(step: RunStep) -> None:
@@ -130,16 +138,31 @@ class JoinedHands(Hands):
     def _load(self, task: PartTask, arrays: ProgramVectors, files: HostFiles) -> _Loaded:
         """Fills the parameters and the optimizer's state with those that the part starts from."""
         slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
+        names = self.compress.state_names if self.compress is not None and self.sharded else ()
         if self.checkpoint is None:
             whole = files.parameters(self.initial, shapes, only={slot.parameter for slot in slots})
             arrays.restore(gather(slots, whole, self.precision), None)
-            return _Loaded(0, 0)
+            return _Loaded(0, 0, Unsent(names, {}) if names else None)
         found = files.checkpoints(self.folder, run=self.run).open(self.checkpoint, shapes, slots=slots)
         snapshot = found.snapshot(slots)
         arrays.restore(snapshot.values, snapshot.state)
         own = found.manifest.run == self.run
         step = max(record.version for record in found.records.values()) if own else self.first_step
-        return _Loaded(step, found.updates(slots))
+        unsent = Unsent(names, self._unsent(task, found)) if names else None
+        return _Loaded(step, found.updates(slots), unsent)
+
+    def _unsent(self, task: PartTask, found: Checkpoint) -> dict[str, Vector]:
+        """The state of the replica's compressor in a checkpoint."""
+        assert self.compress is not None
+        slots = task.layout.machines[task.machine]
+        return state_in(
+            self.compress,
+            found.state_names,
+            lambda name: found.gather(slots, f"state.{name}"),
+            replica=task.replica,
+            replicas=task.replicas,
+            same_cut=lambda name: found.holds(f"state.{name}", slots),
+        )
 
     def _seat(
         self, task: PartTask, incarnation: int, *, size: int, state: tuple[str, ...], step: int
@@ -163,10 +186,13 @@ class JoinedHands(Hands):
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The state that a part starts from: the steps that it holds, and its updates, also in earlier runs."""
+    """The state that a part starts from: the steps that it holds, its updates, also in earlier runs, and what
+    its compressor keeps.
+    """
 
     step: int
     updates: int
+    unsent: Unsent | None = None
 
 
 def shared_spans(layout: Layout) -> tuple[tuple[SharedSpan, ...], ...]:

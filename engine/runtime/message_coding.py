@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,15 +25,22 @@ class NoMessage(CannotGoOn):
 class MessageCoding:
     """Encoders by range. What a step changes in them counts from `commit` on."""
 
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        """Creates no encoder: they come with the first messages."""
+    def __init__(self, dtype: npt.DTypeLike, *, held: Mapping[str, Vector] | None = None) -> None:
+        """Creates no encoder: they come with the first messages.
+
+        Args:
+            dtype: of the numbers.
+            held: the state vectors to begin with, `[n]` each of the part, where all replicas keep theirs;
+                None: a replica may come into a view without, and what all share begins with the view.
+        """
         self._dtype: Final = np.dtype(dtype)
+        self._held: Final = held
         self._encoders: dict[tuple[Compressor, int, int], Encoder] = {}
 
     def encode(self, effect: EncodeMessage, numbers: Numbers) -> None:
         """Writes the message of a step, which counts from its `commit` on."""
         encoder = self._encoder(effect.compress, effect.source, effect.shapes)
-        encoder.begin(effect.view)
+        encoder.begin(effect.view if self._held is None else 0)
         numbers(effect.whole)  # has room for all of them before one arrives
         gradient, message = numbers(effect.source), numbers(effect.target)
         with np.errstate(all="ignore"):  # an update looks whether its gradient is finite
@@ -65,5 +72,18 @@ class MessageCoding:
     def _encoder(self, compress: Compressor, span: Span, shapes: tuple[Shape, ...]) -> Encoder:
         key = compress, span.start, span.stop
         if key not in self._encoders:
-            self._encoders[key] = compress.encoder(shapes, self._dtype)
+            encoder = self._encoders[key] = compress.encoder(shapes, self._dtype)
+            part = slice(span.start, span.stop)
+            encoder.restore({name: vector[part] for name, vector in (self._held or {}).items()})
         return self._encoders[key]
+
+    def state(self, names: Sequence[str], size: int) -> dict[str, Vector]:
+        """Returns copies of the state vectors of these names, `[size]` each of the part, as they are now."""
+        held = self._held or {}
+        found = {name: np.zeros(size, self._dtype) for name in names}
+        for name in found.keys() & held.keys():
+            found[name][:] = held[name]
+        for (_, start, stop), encoder in self._encoders.items():
+            for name in found.keys() & encoder.state.keys():
+                found[name][start:stop] = encoder.state[name]
+        return found

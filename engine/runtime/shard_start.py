@@ -82,7 +82,7 @@ class VectorLoader:
             found.gather(self._slots, kind, out=out)
             self._check_open()
 
-        self._store.refill((POINT, *found.state_names), fill)
+        self._store.refill((POINT, *found.common_names), fill)
         name = self._host.name
         record = found.records.get(name)
         run = found.manifest.run if record is None else record.run

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from examples.reproduce import compression, large_batch
-from partita.engine import SGD, Adagrad, AllReduce, Compensated, Downpour, Ring, Server, Tree, evaluate, train
+from partita.engine import (
+    SGD,
+    Adagrad,
+    AllReduce,
+    Compensated,
+    Downpour,
+    Momentum,
+    Ring,
+    Server,
+    Tree,
+    evaluate,
+    train,
+)
+from partita.engine.parameters import Checkpoints
 from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
 from partita.engine.protocol.exchange import Numbers, bytes_sent
 from partita.engine.protocol.names import part_name
@@ -204,3 +218,58 @@ def test_settings_of_downpour_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=text):
         Downpour(**settings)
+
+
+@pytest.mark.parametrize("compress", [TopK(0.05, 0.5, warm_up=8), OneBit(), PowerSGD(1)], ids=repr)
+@pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_goes_on_with_what_was_not_sent(
+    compress: Compressor, machines: int, tmp_path: Path, on_threads: object
+) -> None:
+    """The bits of one that was not interrupted."""
+    driver = AllReduce(replicas=2, compress=compress, optimizer=Momentum(0.1))
+    settings: dict[str, Any] = {"driver": driver, "show": "nothing"}
+    plan, data = plan_of(machines), toy.data(48)
+    whole = train(plan, data, epochs=3, **settings)
+    train(plan, data, epochs=1, checkpoints=tmp_path, **settings)
+    run = train(plan, data, epochs=3, checkpoints=tmp_path, resume=True, **settings)
+    assert run.steps == whole.steps
+    for name, numbers in whole.parameters.items():
+        assert run.parameters[name].tobytes() == numbers.tobytes(), name
+
+
+def unsent_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """The state of compressors in the newest checkpoint, by name, as whole parameters."""
+    found = Checkpoints(folder).latest(None)
+    assert found is not None
+    return {name: found.parameters(f"state.{name}") for name in found.state_names if "unsent" in name}
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_more_or_fewer_replicas_share_what_was_not_sent(
+    replicas: int, tmp_path: Path, on_threads: object
+) -> None:
+    """Under another plan, too: all of it is sent in the next step, and nothing else, as gradients of then are
+    clipped to nothing.
+    """
+    settings: dict[str, Any] = {"checkpoints": tmp_path, "show": "nothing"}
+    driver = AllReduce(replicas=2, compress=TopK(0.05), optimizer=SGD(0.1))
+    train(plan_of(1), toy.data(32), driver=driver, epochs=1, **settings)
+    saved, before = unsent_in(tmp_path), Checkpoints(tmp_path).latest(None)
+    assert sorted(saved) == ["unsent_residual_0", "unsent_residual_1"] and before is not None
+    nothing_new = TopK(1.0, clip_norm=1e-9)
+    driver = AllReduce(replicas=replicas, compress=nothing_new, optimizer=SGD(0.1))
+    run = train(plan_of(2), toy.data(32), driver=driver, epochs=2, resume=True, **settings)
+    for name, numbers in before.parameters().items():
+        total = sum(one[name] for one in saved.values())
+        assert np.abs(total).max() > 1e-3
+        np.testing.assert_allclose(run.parameters[name], numbers - 0.1 * total, rtol=1e-5, atol=1e-6)
+
+
+def test_downpour_goes_on_with_a_checkpoint_of_compressed_sums(tmp_path: Path, on_threads: object) -> None:
+    settings: dict[str, Any] = {"checkpoints": tmp_path, "show": "nothing"}
+    driver = AllReduce(replicas=2, compress=Int8(), optimizer=Adagrad(0.1))
+    train(plan_of(), toy.data(16), driver=driver, epochs=1, **settings)
+    run = train(
+        plan_of(), toy.data(16), driver=Downpour(optimizer=Adagrad(0.1)), epochs=2, resume=True, **settings
+    )
+    assert run.steps == (4,)

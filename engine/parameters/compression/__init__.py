@@ -2,7 +2,7 @@
 
 `compressor` is the interface: settings, sizes of messages, and the state of one range of one replica.
 `top_k`, `one_bit` and `int8` write messages that are collected from all replicas, `power_sgd` factors that
-are added up. `options` has their names on the
+are added up. `kept_state` has what is kept in checkpoints. `options` has their names on the
 command line. No module here knows who sends a message.
 """
 

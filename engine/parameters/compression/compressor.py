@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -54,6 +54,9 @@ class Compressor(Settings, ABC):
     """
 
     feedback: bool = field(default=True, kw_only=True)
+
+    shared_state: ClassVar[tuple[str, ...]] = ()
+    """Of the state vectors those that all replicas have in common; each has the others for itself."""
 
     rounds: ClassVar[tuple[Kind, ...]] = ("gather",)
     """The kinds of the exchanges of a step, one after the other."""
@@ -147,6 +150,11 @@ class Encoder(ABC):
         Raises:
             BadMessage: a message is none.
         """
+
+    def restore(self, state: Mapping[str, Vector]) -> None:
+        """Takes over state vectors, `[n]` each by name; the others stay as they are."""
+        for name in self.state.keys() & state.keys():
+            self.state[name] = state[name].astype(self.dtype)
 
     def commit(self, step: int) -> None:
         """Makes the state that of this step's end, where the message of just this step was the last one."""

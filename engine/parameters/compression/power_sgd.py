@@ -55,6 +55,12 @@ class PowerSGD(Compressor):
     rank: int
 
     rounds: ClassVar[tuple[Kind, ...]] = ("sum", "sum")
+    shared_state: ClassVar[tuple[str, ...]] = (WARM_START,)
+
+    @property
+    @override
+    def state_names(self) -> tuple[str, ...]:
+        return (*super().state_names, WARM_START)
 
     @property
     @override
@@ -116,6 +122,14 @@ class Piece(NamedTuple):
         return self.m * self.rank
 
 
+def first_factors(pieces: Sequence[Piece], size: int, dtype: npt.DTypeLike) -> Vector:
+    """Returns the first Q of each matrix, in the first places of its tensor: `[size]`, else zeros."""
+    found, random = np.zeros(size, dtype), np.random.default_rng(_SEED)
+    for one in pieces:
+        found[one.start : one.start + one.columns] = random.standard_normal(one.columns)
+    return found
+
+
 def pieces_of(shapes: Sequence[Shape], rank: int) -> Iterator[Piece]:
     """Yields the tensors of a range as matrices, with the rank of their factors."""
     for shape, (start, stop) in zip(shapes, bounds(shapes), strict=True):
@@ -126,13 +140,15 @@ def pieces_of(shapes: Sequence[Shape], rank: int) -> Iterator[Piece]:
 
 
 class PowerEncoder(Encoder):
-    """State of one range: what the factors lacked, and the last Q, which all replicas have in common."""
+    """State of one range: what the factors lacked, and the last Q of each matrix in its first places, which
+    all replicas have in common.
+    """
 
     def __init__(self, settings: PowerSGD, shapes: Sequence[Shape], dtype: npt.DTypeLike) -> None:
         super().__init__(settings.state_names, shapes, dtype)
         self._pieces = tuple(pieces_of(shapes, settings.rank))
         self._view = -1
-        self._q: list[Matrix] = []
+        self.state[WARM_START] = first_factors(self._pieces, self.size, self.dtype)
         self._p: list[Matrix] = []
         self._wanted = np.zeros(0, self.dtype)
 
@@ -141,16 +157,19 @@ class PowerEncoder(Encoder):
         """Begins a view with the same Q on all replicas: one that has just come has no other."""
         if view == self._view:
             return
-        self._view, random = view, np.random.default_rng(_SEED)
-        self._q = [random.standard_normal((one.m, one.rank)).astype(self.dtype) for one in self._pieces]
+        if self._view >= 0:
+            self.state[WARM_START] = first_factors(self._pieces, self.size, self.dtype)
+        self._view = view
 
     @override
     def _encode(self, gradient: Vector, message: Vector, *, step: int, turn: int, replicas: int) -> None:
         if turn == 0:
             residual = self.state.get(RESIDUAL)
             self._wanted = gradient.copy() if residual is None else gradient + residual
-            for one, q, out in zip(self._pieces, self._q, self._split(message, 0), strict=True):
+            warm = self.state[WARM_START]
+            for one, out in zip(self._pieces, self._split(message, 0), strict=True):
                 matrix = self._matrix(self._wanted, one)
+                q = warm[one.start : one.start + one.columns].reshape(one.m, one.rank)
                 out[:] = (matrix @ q).reshape(-1) if one.rank else matrix.reshape(-1)
             return
         left = self._wanted
@@ -175,12 +194,11 @@ class PowerEncoder(Encoder):
                 if not one.rank:
                     gradient[one.start : one.stop] = part
             return
-        self._q = [
-            part.reshape(one.m, one.rank).copy() for one, part in zip(self._pieces, parts, strict=True)
-        ]
-        for one, p, q in zip(self._pieces, self._p, self._q, strict=True):
+        warm = self._next[WARM_START] = np.zeros(self.size, self.dtype)
+        for one, p, q in zip(self._pieces, self._p, parts, strict=True):
+            warm[one.start : one.start + one.columns] = q
             if one.rank:
-                _multiply(p, q, self._matrix(gradient, one))
+                _multiply(p, q.reshape(one.m, one.rank), self._matrix(gradient, one))
 
     def _split(self, message: Vector, turn: int) -> list[Vector]:
         """The part of each tensor in the message of a round."""
@@ -198,9 +216,7 @@ class FactorsEncoder(GatherEncoder):
     def __init__(self, settings: Factors, shapes: Sequence[Shape], dtype: npt.DTypeLike) -> None:
         super().__init__(settings.state_names, shapes, dtype)
         self._pieces = tuple(pieces_of(shapes, settings.rank))
-        warm, random = self.state[WARM_START], np.random.default_rng(_SEED)
-        for one in self._pieces:
-            warm[one.start : one.start + one.columns] = random.standard_normal(one.columns)
+        self.state[WARM_START] = first_factors(self._pieces, self.size, self.dtype)
 
     @override
     def _encode(self, gradient: Vector, message: Vector, *, step: int, turn: int, replicas: int) -> None:
