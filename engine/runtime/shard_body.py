@@ -303,7 +303,7 @@ class ShardBody(Body):
         for piece in self.pieces(effect):
             assert not isinstance(piece, RowPiece), effect
             start, numbers = piece
-            self._merged[start : start + numbers.size] += self._store.dtype.type(weight) * numbers
+            self._merged[start : start + numbers.size] += self._merged.dtype.type(weight) * numbers
         if not effect.more:
             whole = self._merged[effect.span.start : effect.span.stop]
             self.update(effect.span, [whole], effect.updates, 1.0)

@@ -97,6 +97,9 @@ class PartArithmetic:
     def installed(self, effect: Install, message: Any) -> None:
         """Looks at new parameters, and at the message in which they came."""
 
+    def swapped(self, span: Span) -> None:
+        """Looks at a gradient that is in flight from now on."""
+
     def cleared(self, span: Span) -> None:
         """Looks at a gradient that was dropped."""
 
@@ -174,6 +177,7 @@ class PartBody(SimulatedBody):
             case SwapBuffers(span=Span(start=start, stop=stop)):
                 vectors["in_flight"][start:stop] = vectors["accumulated"][start:stop]
                 vectors["accumulated"][start:stop] = [0.0] * (stop - start)
+                arithmetic.swapped(effect.span)
             case ClearGradient(span=span):
                 vectors["accumulated"][span.start : span.stop] = [0.0] * (span.stop - span.start)
                 arithmetic.cleared(span)

@@ -2,9 +2,10 @@
 
     python -m examples.reproduce.compression [SEED ...]        (about half a minute for each seed)
 
-Four replicas do synchronous SGD on scikit-learn's digits, with a rate for each compressor. The bytes are
-those that a replica sends, by the formulas of the compressors; tests/drivers/test_compression.py compares
-these with what was sent. Sources: see `partita.engine.parameters.compression`.
+Four replicas train on scikit-learn's digits, with a rate for each compressor: by synchronous SGD, and by
+Downpour, whose pushes are compressed. The bytes are those that a replica sends in a step, by the formulas of
+the compressors; tests/drivers/test_compression.py compares these with what was sent. Sources: see
+`partita.engine.parameters.compression`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import sys
 import numpy as np
 
 from examples.digits import data
-from partita.engine import SGD, AllReduce, Momentum, Optimizer, evaluate, train
+from partita.engine import SGD, AllReduce, Downpour, Momentum, Optimizer, evaluate, train
 from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
 
 REPLICAS, BATCH, HIDDEN, EPOCHS = 4, 16, 64, 12
 
-CASES: dict[str, tuple[Compressor | None, Optimizer]] = {
+Case = tuple[Compressor | None, Optimizer]
+
+CASES: dict[str, Case] = {
     "none": (None, Momentum(0.1)),
     "int8": (Int8(), Momentum(0.1)),
     "1 bit": (OneBit(), SGD(0.3)),
@@ -32,7 +35,15 @@ CASES: dict[str, tuple[Compressor | None, Optimizer]] = {
     "PowerSGD, rank 1": (PowerSGD(1), Momentum(0.1)),
     "PowerSGD, rank 1, no feedback": (PowerSGD(1, feedback=False), Momentum(0.1)),
 }
-"""The compressor and the optimizer of each case."""
+"""The compressor and the optimizer of each case of synchronous SGD."""
+
+PUSHES: dict[str, Case] = {
+    "Downpour, none": (None, SGD(0.05)),
+    "Downpour, int8": (Int8(), SGD(0.05)),
+    "Downpour, top 1%": (TopK(0.01), SGD(0.05)),
+    "Downpour, top 1%, no feedback": (TopK(0.01, feedback=False), SGD(0.05)),
+}
+"""Likewise, of Downpour."""
 
 
 def network() -> Network:
@@ -43,16 +54,17 @@ def network() -> Network:
     return net
 
 
-def bytes_of(plan: Plan, compress: Compressor | None, steps: int) -> float:
-    """The mean of the bytes that a replica sends in a step, by ring."""
+def bytes_of(plan: Plan, compress: Compressor | None, steps: int, *, pushes: bool = False) -> float:
+    """The mean of the bytes that a replica sends in a step, by ring, or to one shard."""
     shapes = [parameter.shape for parameter in plan.graph.parameters.values()]
     shapes = [(shape[0], int(np.prod(shape[1:]))) if len(shape) > 1 else shape for shape in shapes]
-    ring = 2 * (REPLICAS - 1) / REPLICAS
+    ring, others = (1.0, 1) if pushes else (2 * (REPLICAS - 1) / REPLICAS, REPLICAS - 1)
     if compress is None:
         return ring * 4 * sum(int(np.prod(shape)) for shape in shapes)
+    compress = compress.alone if pushes else compress
     return (
         sum(
-            4 * compress.items(shapes, 4, step=step, turn=turn) * (ring if kind == "sum" else REPLICAS - 1)
+            4 * compress.items(shapes, 4, step=step, turn=turn) * (ring if kind == "sum" else others)
             for step in range(steps)
             for turn, kind in enumerate(compress.rounds)
         )
@@ -63,23 +75,26 @@ def bytes_of(plan: Plan, compress: Compressor | None, steps: int) -> float:
 def accuracy_of(case: str, seed: int, *, epochs: int = EPOCHS) -> tuple[float, float]:
     """The accuracy on held-out digits of one run, and the bytes that a replica sends in a step."""
     training, held_out = data(seed)
-    compress, optimizer = CASES[case]
+    compress, optimizer = (CASES | PUSHES)[case]
     plan = partition(network(), Cluster.local(machines=1), batch=BATCH)
-    driver = AllReduce(replicas=REPLICAS, compress=compress, optimizer=optimizer)
+    kind = Downpour if case in PUSHES else AllReduce
+    driver = kind(replicas=REPLICAS, compress=compress, optimizer=optimizer)
     run = train(plan, training, driver=driver, epochs=epochs, seed=seed, show="nothing")
-    return evaluate(run, held_out, show="nothing").accuracy, bytes_of(plan, compress, run.steps[0])
+    accuracy = evaluate(run, held_out, show="nothing").accuracy
+    return accuracy, bytes_of(plan, compress, max(run.steps), pushes=case in PUSHES)
 
 
 def main(*seeds: str) -> None:
     """Trains every case for each seed, and prints a table."""
     print(f"{'compression':<30} {'accuracy':>17} {'bytes a step':>13} {'fewer':>7}")
-    whole = 0.0
-    for case in CASES:
-        found = [accuracy_of(case, int(seed)) for seed in seeds or "01234"]
-        accuracies, sent = np.array([one for one, _ in found]), found[0][1]
-        whole = whole or sent
-        spread = f"{accuracies.mean():.3f} +- {accuracies.std():.3f}"
-        print(f"{case:<30} {spread:>17} {sent:>13,.0f} {whole / sent:>6.1f}x", flush=True)
+    for cases in (CASES, PUSHES):
+        whole = 0.0
+        for case in cases:
+            found = [accuracy_of(case, int(seed)) for seed in seeds or "01234"]
+            accuracies, sent = np.array([one for one, _ in found]), found[0][1]
+            whole = whole or sent
+            spread = f"{accuracies.mean():.3f} +- {accuracies.std():.3f}"
+            print(f"{case:<30} {spread:>17} {sent:>13,.0f} {whole / sent:>6.1f}x", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from partita.engine.protocol.apply_on_arrival import _Part
 from partita.engine.protocol.checkpoint_messages import Saved
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.file_messages import PushRecord
-from partita.engine.protocol.link import Install
+from partita.engine.protocol.link import Install, SwapBuffers
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Fetch, Parameters, Push
 from partita.engine.protocol.parameter_links import SavePushRecord
@@ -337,6 +337,16 @@ class CountsItsOwnPushesAsStale(ParameterLinks):
         yield from super()._acknowledged(link, message, now)
 
 
+class SendsTheRestInItsPlace(ParameterLinks):
+    """A message is written twice before it is sent: the second one has what the first one lacked."""
+
+    def _push(self, link: Any, now: float) -> Iterator[Any]:
+        for effect in super()._push(link, now):
+            yield effect
+            if isinstance(effect, SwapBuffers):
+                yield effect
+
+
 FAULTS = [
     Planted(AcknowledgesWithoutApplying, "I2", 20),
     Planted(NoIncarnationInTheKey, "I2 S5", 600, at=38),
@@ -377,6 +387,7 @@ FAULTS = [
     Planted(PushesBeforeItInstalls, "I14", 100, at=1),
     Planted(KeepsAStepThatIsTakenBack, "I14", 300, at=1),
     Planted(CountsItsOwnPushesAsStale, "I14", 100, at=1),
+    Planted(SendsTheRestInItsPlace, "C1 I1", 100, at=1),
     *COORDINATOR_FAULTS,
     *RESUMING_FAULTS,
     *STOP_FAULTS,

@@ -12,6 +12,7 @@ import pytest
 
 from partita.engine import LBFGS, Objective
 from partita.engine.drivers import EASGD, AllReduce, Downpour, Driver, Sandblaster
+from partita.engine.parameters.compression import Int8
 from partita.engine.protocol import Topology
 from partita.engine.protocol.actions import AllReduce as AllReduceOf
 from partita.engine.protocol.actions import (
@@ -254,6 +255,15 @@ def test_a_mistake_in_a_driver_with_shards_is_caught(driver: Eager, reported: st
 
 
 # Planted faults.
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_compressed_pushes_and_what_they_lack_are_all_gradients(replicas: int) -> None:
+    """Under every fault of a schedule; a push that has what another one lacked is caught."""
+    driver = Downpour(replicas=replicas, shards=2, compress=Int8(), fetch_every=2)
+    all_hold(partial(play, driver), range(6))
+    planted = partial(play, driver, machines=[planted_downpour.SendsTheRestInItsPlace])
+    assert str(planted(1).violation).startswith("C1"), planted(1).violation
 
 
 @pytest.mark.parametrize("planted", planted_downpour.FAULTS, ids=lambda planted: planted.machine.__name__)

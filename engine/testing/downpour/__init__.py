@@ -1,4 +1,4 @@
-"""Schedules of drivers with shards whose replicas work on their own: I1 to I5, I8, I13 to I16, E1 to E4, L1.
+"""Schedules of drivers with shards whose replicas work alone: I1 to I5, I8, I13 to I16, C1, E1 to E4, L1.
 
 `schedule` draws what a seed adds to its environment, `part` and `shard` build the tasks of hosts, `model` is
 the reference that every event is checked against, `lineage` what it knows of one life of a shard, `work` that

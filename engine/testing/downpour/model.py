@@ -31,6 +31,8 @@ class ReferenceModel:
         keeps: bool = False,
         waits: bool = False,
         staleness: Staleness = AS_IT_IS,
+        compresses: bool = False,
+        alone: bool = False,
     ) -> None:
         """A model of these shards.
 
@@ -41,7 +43,11 @@ class ReferenceModel:
             waits: acknowledgements wait for somebody.
             keeps: somebody keeps the shards' records, so that no failure may cost one that was acknowledged.
             staleness: what is done about stale gradients.
+            compresses: pushes have a part of what is to be sent, and the rest is kept.
+            alone: there is one replica, whose parameters are those of its shards from each push on.
         """
+        self._compresses, self._alone = compresses, alone
+        self._unsent: dict[ProcessId, list[float]] = {}  # that pushes lacked so far
         self._initial = start
         self._twice, self._staleness = twice, staleness
         self.keeps, self.waits = keeps, waits or keeps
@@ -74,6 +80,7 @@ class ReferenceModel:
         """Adds a part's process with nothing accumulated; answers to an older one count no more."""
         self._accumulated[part] = [0] * size
         self._scaled[part] = [0] * size
+        self._unsent[part] = [0] * size
         self._parameters[part] = [0] * size
         self._undone[part] = {number: [] for number in range(size)}
         self._newest_part[part[0]] = part[1]
@@ -120,8 +127,12 @@ class ReferenceModel:
         *,
         start: int,
         stop: int,
+        unsent: list[float],
     ) -> None:
-        """Requires that a new push holds just what has accumulated, and a repeat the same as before."""
+        """Requires that a new push holds just what has accumulated, and a repeat the same as before.
+
+        If pushes are compressed, a push and what the part keeps, `unsent`, are all that was to be sent (C1).
+        """
         sequence = message.sequence
         push = (*part, sequence)
         known = self._payloads.get((shard, push))
@@ -131,10 +142,13 @@ class ReferenceModel:
         made = self._made.get((part, shard), 0)
         require(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
         expected = self._accumulated[part][start:stop]
-        require(payload == tuple(expected), "I1", push, "holds", payload, "of", expected)
+        if self._compresses:
+            self._sends_some(part, push, payload, start, unsent, message.scale)
+        else:
+            require(payload == tuple(expected), "I1", push, "holds", payload, "of", expected)
         scaled, scale = self._scaled[part][start:stop], message.scale
-        same = [scale * number for number in payload] == scaled
-        require(same, "L1", push, "holds", payload, "times", scale, "and not", scaled)
+        same = [scale * number for number in expected] == scaled
+        require(same, "L1", push, "holds", expected, "times", scale, "and not", scaled)
         self._scales[shard, push] = scale
         self._bases[shard, push] = message.shard_incarnation, message.version
         units = tuple(self._undone[part][start])
@@ -144,6 +158,26 @@ class ReferenceModel:
         self._clears(part, start, stop)
         self._made[part, shard] = made + 1
         self._payloads[shard, push] = payload
+
+    def _sends_some(
+        self,
+        part: ProcessId,
+        push: Push,
+        payload: tuple[float, ...],
+        start: int,
+        unsent: list[float],
+        scale: float,
+    ) -> None:
+        """Requires that what was to be sent is in a push, or kept by its part (C1)."""
+        kept, accumulated = self._unsent[part], self._accumulated[part]
+        places = range(start, start + len(payload))
+        wanted = [kept[i] + accumulated[i] for i in places]
+        found = [a + b for a, b in zip(payload, unsent, strict=True)]
+        require(found == wanted, "C1", push, "sends", payload, "and keeps", unsent, "of", wanted)
+        for i, sent, left in zip(places, payload, unsent, strict=True):
+            if self._alone:
+                self._parameters[part][i] += scale * (sent - accumulated[i])
+            kept[i] = left
 
     def settles(self, part: ProcessId, shard: str, sequence: int) -> None:
         """Requires that a part takes each push for acknowledged once, in order."""

@@ -7,7 +7,7 @@ step: that stands for the states and errors that they would send to one another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -43,7 +43,11 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
     part = schedule.kind(Part)(replica, work, needed=others, watched=links.shards)
     arithmetic.run.push_log.begin(host.id)
     size = sum(stop - start for _, start, stop in spans)
-    return part, PartBody(schedule, host, {name: [0.0] * size for name in OF_LINKS}, arithmetic)
+    return part, PartBody(schedule, host, {name: [0.0] * size for name in (*OF_LINKS, UNSENT)}, arithmetic)
+
+
+UNSENT: Final = "unsent"
+"""The vector of what compressed pushes lacked so far."""
 
 
 class Integers(PartArithmetic):
@@ -59,6 +63,7 @@ class Integers(PartArithmetic):
         self.model.part_is_born(self.id, size=sum(stop - start for _, start, stop in self.spans))
         self._began = False
         self._scale_place = 0  # of the factor of the last step
+        self._scale = 1.0  # of the last step that was computed
 
     @override
     def begins(self, step: RunUnit) -> None:
@@ -89,6 +94,7 @@ class Integers(PartArithmetic):
         vectors, incarnation = self.body.vectors, self.host.incarnation
         seed = 7 * step.step + 5 * self.replica + 3 * self.machine + 11 * incarnation
         gradient: list[float] = [1 + (seed + 2 * i) % 9 for i in range(len(vectors["accumulated"]))]
+        self._scale = step.scale
         for i, number in enumerate(gradient):
             vectors["accumulated"][i] += number
             vectors["parameters"][i] += step.scale * number
@@ -108,6 +114,24 @@ class Integers(PartArithmetic):
         self.model.installs(self.id, self.shard_at[start], version, start=start, values=values)
 
     @override
+    def swapped(self, span: Span) -> None:
+        """Sends the larger half of what is to be sent, where pushes are compressed, and keeps the rest.
+
+        A part that is alone has the parameters of its shards: they change by what is sent.
+        """
+        if not self.schedule.compresses:
+            return
+        vectors, places = self.body.vectors, range(span.start, span.stop)
+        wanted = {i: vectors["in_flight"][i] + vectors[UNSENT][i] for i in places}
+        largest = sorted(places, key=lambda i: (-abs(wanted[i]), i))[: (len(places) + 1) // 2]
+        for i in places:
+            before = vectors["in_flight"][i]
+            vectors["in_flight"][i] = wanted[i] if i in largest else 0.0
+            vectors[UNSENT][i] = wanted[i] - vectors["in_flight"][i]
+            if self.schedule.environment.topology.replicas == 1:
+                vectors["parameters"][i] += self._scale * (vectors["in_flight"][i] - before)
+
+    @override
     def cleared(self, span: Span) -> None:
         self.model.discards(self.id, start=span.start, stop=span.stop)
 
@@ -124,7 +148,9 @@ class Integers(PartArithmetic):
     def numbers(self, send: Send, values: Sequence[float]) -> Numbers:
         assert isinstance(send.message, Push) and send.payload is not None
         span, message = send.payload, send.message
-        self.model.pushes(self.id, send.to, message, tuple(values), start=span.start, stop=span.stop)
+        unsent = self.body.vectors[UNSENT][span.start : span.stop]
+        place = {"start": span.start, "stop": span.stop}
+        self.model.pushes(self.id, send.to, message, tuple(values), unsent=unsent, **place)
         return Numbers(values)
 
     @override

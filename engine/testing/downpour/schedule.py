@@ -100,6 +100,11 @@ def draw_crashes(seed: int, chaos_s: float) -> tuple[float, ...]:
     return tuple(random.uniform(0.0, chaos_s) for _ in range(random.choice((1, 1, 2, 3))))
 
 
+def draw_compresses(seed: int, driver: Driver | None) -> bool:
+    """Draws whether pushes are compressed, beside all else that a seed draws, unless the driver says so."""
+    return Random(-9 - seed).random() < 0.25 if driver is None else driver.compress is not None
+
+
 class PushLog:
     """The acknowledged pushes that parts have noted on disk, which outlive them."""
 
@@ -167,6 +172,8 @@ class DownpourCoordinatorHost(CoordinatorHost):
             keeps=keeps,
             waits=schedule.replicated,
             staleness=schedule.scenario.driver.staleness,
+            compresses=schedule.compresses,
+            alone=topology.replicas == 1,
         )
         self.machine = leaving(schedule.kind(Coordinator), least)(
             stops.pacing.around(schedule.scenario.driver.coordinator, works=True, replicas=1),
@@ -279,6 +286,7 @@ class DownpourSchedule(Schedule):
         if not self.before:
             self.stops = StopModel(self, self.draw_user(seed))
         self._runs: list[WorkModel] = []
+        self.compresses = draw_compresses(seed, driver)
         self.keeps, self.replicated = durability == "log", durability == "replicated"
         self.sync_s = world.beside.choice((0.0, 0.1, 0.5, 2.0))
         if self.keeps:
