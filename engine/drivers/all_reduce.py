@@ -83,10 +83,7 @@ class AllReduce(Driver):
         check_whole(self.backup_workers, "AllReduce's backup_workers is", least=0)
         check_fields(self, check_flag, "shard_optimizer", of="AllReduce's ")
         self._check_elastic()
-        if not isinstance(self.optimizer, Optimizer):
-            raise ValueError(
-                f"AllReduce's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
-            )
+        self._check_optimizer(self.optimizer)
         if not isinstance(self.by, Algorithm) and self.by != "auto":
             raise ValueError(
                 f'AllReduce\'s by is {self.by!r}; give Ring(), Tree(), Hierarchical(), Server() or "auto"'

@@ -97,8 +97,7 @@ class DecoupledDiLoCo(Driver):
             raise ValueError(
                 f"{of}quorum is {self.quorum}, and there are {self.replicas} replicas; give at most as many"
             )
-        if not isinstance(self.optimizer, Optimizer):
-            raise ValueError(f"{of}optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)")
+        self._check_optimizer(self.optimizer)
         if self.optimizer.measured is not None or self.optimizer.needs_norms:
             raise ValueError(
                 f"{self.optimizer} needs norms over all machines of a replica before an update; leave "

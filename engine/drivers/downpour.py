@@ -87,10 +87,7 @@ class Downpour(Driver):
         others = ("optimizer", "elastic", "durability", "staleness", "compress")
         counts = (field.name for field in fields(self) if field.name not in others)
         check_fields(self, check_whole, *counts, of="Downpour's ")
-        if not isinstance(self.optimizer, Optimizer):
-            raise ValueError(
-                f"Downpour's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
-            )
+        self._check_optimizer(self.optimizer)
         if self.optimizer.measured is not None:
             raise ValueError(
                 f"Downpour's shards have parts of parameters and of their state, and {self.optimizer} needs "

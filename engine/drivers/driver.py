@@ -123,6 +123,12 @@ class Driver(Arguments):
         """The keepers of what shards acknowledge. Raises ValueError where the setting has no meaning."""
         return durability_of(self.durability)
 
+    def _check_optimizer(self, optimizer: object) -> None:
+        """Raises ValueError for what is no optimizer."""
+        if not isinstance(optimizer, Optimizer):
+            name = type(self).__name__
+            raise ValueError(f"{name}'s optimizer is {optimizer!r}; give an optimizer, for example SGD(0.05)")
+
     def _check_elastic(self) -> None:
         """Checks `elastic`, and sets `replicas` to the most. Raises ValueError."""
         if self.elastic is None:

@@ -76,10 +76,7 @@ class EASGD(Driver):
     def __post_init__(self) -> None:
         self._check_elastic()
         check_fields(self, check_whole, "replicas", "shards", "every", of="EASGD's ")
-        if not isinstance(self.optimizer, Optimizer):
-            raise ValueError(
-                f"EASGD's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
-            )
+        self._check_optimizer(self.optimizer)
         if self.optimizer.measured is not None:
             raise ValueError(
                 f"{self.optimizer} needs norms of the parameters, which EASGD's parts do not add up; use "

@@ -67,10 +67,7 @@ class LocalDriver(Driver):
         self._check_elastic()
         if not isinstance(self.by, Algorithm):
             raise ValueError(f"{name}'s by is {self.by!r}; give Ring(), Tree(), Hierarchical() or Server()")
-        if not isinstance(self.optimizer, Optimizer):
-            raise ValueError(
-                f"{name}'s optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
-            )
+        self._check_optimizer(self.optimizer)
         if self.optimizer.needs_norms:
             raise ValueError(
                 f"{self.optimizer} needs the norms of whole gradients, which replicas that compute alone do "

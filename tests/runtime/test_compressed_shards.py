@@ -18,13 +18,12 @@ from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.durability import fill
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Push, PushAck
-from partita.engine.runtime.backup import BackupTask
 from partita.engine.runtime.push_messages import PushMessages, form_of
 from partita.engine.runtime.shard_body import SpoiltPush
 from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.transport import Payload
-from tests.runtime.test_backup import Pair
+from tests.runtime.backup_pair import Pair
 from tests.runtime.test_shard_log import Folder, awaited
 
 LAYOUT = Layout(
@@ -126,18 +125,7 @@ def test_a_backup_applies_messages_while_it_is_filled(
     """In chunks that cut tensors."""
     monkeypatch.setattr(fill, "CHUNK", 5)
     pair = CompressedPair(tmp_path, compress)
-    pair.begin("shard 0", 0, task=pair.task)
-    for sequence in range(2):
-        pair.push(0, sequence)
-    pair.begin("backup 0", 0, task=BackupTask(pair.task))
-    for sequence in range(2, 14):
-        pair.push(0, sequence)
-        pair.deliver()
-    while pair.under_way:
-        pair.deliver()
-    assert len(pair.acknowledged) == 14 and pair.bits("shard 0") == pair.bits("backup 0")
-    for _, _, body in pair.roles.values():
-        body.close()
+    pair.fill_backup(14)
 
 
 def test_a_push_of_another_size_is_refused_and_one_that_means_nothing_changes_nothing(

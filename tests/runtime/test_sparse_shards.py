@@ -16,10 +16,9 @@ from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.durability import fill
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Push, PushAck
-from partita.engine.runtime.backup import BackupTask
 from partita.engine.runtime.shard_body import SpoiltPush
 from partita.engine.transport import Payload
-from tests.runtime.test_backup import Pair
+from tests.runtime.backup_pair import Pair
 from tests.runtime.test_shard_log import Folder, awaited
 
 SPARSE = Layout(((Slot("weight", 0, 6),),), {"weight": (3, 2)}, shards=1, sparse=frozenset({"weight"}))
@@ -60,18 +59,7 @@ def test_a_backup_applies_rows_while_it_is_filled(tmp_path: Path, monkeypatch: p
     """In chunks that cut a row of the table."""
     monkeypatch.setattr(fill, "CHUNK", 3)
     pair = _SparsePair(tmp_path)
-    pair.begin("shard 0", 0, task=pair.task)
-    for sequence in range(2):
-        pair.push(0, sequence)
-    pair.begin("backup 0", 0, task=BackupTask(pair.task))
-    for sequence in range(2, 8):
-        pair.push(0, sequence)
-        pair.deliver()
-    while pair.under_way:
-        pair.deliver()
-    assert len(pair.acknowledged) == 8 and pair.bits("shard 0") == pair.bits("backup 0")
-    for _, _, body in pair.roles.values():
-        body.close()
+    pair.fill_backup(8)
 
 
 class _SparsePair(Pair):
