@@ -75,14 +75,14 @@ def test_a_mistake_in_an_option_is_one_sentence(
         ),
         (["--driver", "sandblaster", "--overlap", "2"], "--overlap is an option of Downpour; leave it out"),
         (
-            ["--driver", "all-reduce", "--shards", "2"],
-            "--shards is an option of Downpour and Sandblaster; leave it out, or train with "
-            "--driver downpour or --driver sandblaster",
+            ["--driver", "all-reduce", "--outer-momentum", "0.5"],
+            "--outer-momentum is an option of DiLoCo and DecoupledDiLoCo; leave it out, or train with "
+            "--driver diloco or --driver decoupled-diloco",
         ),
         (
             ["--by", "tree"],
-            "--by is an option of every driver but Downpour, Sandblaster and FedAvg; leave it out, or train "
-            "with another driver",
+            "--by is an option of every driver but Downpour, EASGD, Sandblaster, DecoupledDiLoCo and FedAvg; "
+            "leave it out, or train with another driver",
         ),
         (["--driver", "all-reduce", "--backup-workers", "1"], "use by=Server(), or backup_workers=0"),
         (
