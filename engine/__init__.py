@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from partita.engine.data.transforms import ChannelsLast, HorizontalFlip, Normalize, PerExample, RandomCrop
     from partita.engine.drivers.admm import ADMM
     from partita.engine.drivers.all_reduce import AllReduce
+    from partita.engine.drivers.codistillation import Codistillation
     from partita.engine.drivers.decoupled_diloco import DecoupledDiLoCo
     from partita.engine.drivers.diloco import DiLoCo
     from partita.engine.drivers.downpour import Downpour
@@ -126,6 +127,7 @@ __all__ = [
     "Callback",
     "ChannelsLast",
     "CheckpointStore",
+    "Codistillation",
     "Compensated",
     "Control",
     "Cosine",

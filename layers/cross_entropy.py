@@ -74,6 +74,8 @@ class SoftmaxCrossEntropy(_OverClasses, LabelLoss):
         ValueError: an argument is out of range, or the scores are no row of two or more.
     """
 
+    distils = True
+
     weight: tuple[float, ...] | None = None
     ignore_index: int | None = None
     label_smoothing: float = 0.0
@@ -223,6 +225,8 @@ class KLDivergence(_OverClasses, ScoreLoss):
     positions of scores `(positions, classes)`, and over the examples. A target that does not add up to 1 is
     taken as it is.
     """
+
+    distils = True
 
     def summary(self, shape: Shape) -> Summary | None:
         """The largest score, the sum of exponentials relative to it, and the sum of the target."""

@@ -21,6 +21,7 @@ class HalfSquaredError(ScoreLoss):
     """
 
     flops_per_score = 3.0  # a difference, a square and an addition
+    distils = True
 
     def mean_square(self, mean_loss: float, scores: Shape) -> float:
         """The mean of all squared differences (Keras's), from the mean loss of the examples."""

@@ -22,6 +22,7 @@ class OneVsRest(LabelLoss):
     """
 
     splits_scores = True
+    distils = True
 
     def summary(self, shape: Shape) -> Summary:
         """The largest score, by which an example is counted as right."""
@@ -71,6 +72,8 @@ class BinaryCrossEntropy(ScoreLoss):
     The target has the shape of the scores, so that an example may be of several classes, or of none. The loss
     of an example is the **sum** over its scores (Keras takes their mean); mean over the examples.
     """
+
+    distils = True
 
     def forward(self, step: Step, inputs: Tensors, parameters: Tensors) -> Tensor:
         """The sum over these scores."""

@@ -55,6 +55,10 @@ class Loss(Layer):
     """States whether it is called on a target besides the scores."""
     splits_scores: ClassVar[bool] = False
     """States whether machines may each evaluate their own scores; their losses of an example then add up."""
+    distils: ClassVar[bool] = False
+    """States whether its gradient for a score is a prediction less the target, times what no score changes:
+    the gradients at two sets of scores then differ by that of a loss whose targets are predictions of one.
+    """
     flops_per_score: ClassVar[float] = 8.0
     """Operations for each score: an exponential and a few more."""
 

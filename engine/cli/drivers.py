@@ -16,6 +16,7 @@ from partita.engine.drivers import (
     ADMM,
     EASGD,
     AllReduce,
+    Codistillation,
     DecoupledDiLoCo,
     DiLoCo,
     Downpour,
@@ -45,6 +46,7 @@ DRIVERS: Final[Mapping[str, type[Driver]]] = {
     "dynamic-averaging": DynamicAveraging,
     "admm": ADMM,
     "fed-avg": FedAvg,
+    "codistillation": Codistillation,
 }
 """Every driver, by its name on the command line."""
 

@@ -4,15 +4,16 @@
 and the files that hosts read them from; `identity` has the texts by which checkpoints know a network.
 `downpour`, `easgd`, `sandblaster`, `all_reduce` and `fed_avg` are drivers that train; so are those whose
 replicas make steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`; and
-`decoupled_diloco`, with shards). The driver of a
-`session` does the steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers`
-has the trainers: of replicas that work on their own, together, or evaluate a function; `paced` puts stops
-between the actions of a driver's coordinator, `traffic` counts what a program sends by formulas, and
-`replica_links` has the links between replicas that a plan implies.
+`decoupled_diloco`, with shards), and `codistillation`, whose groups do. The driver of a `session` does the
+steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers` has the trainers:
+of replicas that work on their own, together, or evaluate a function; `paced` puts stops between the actions
+of a driver's coordinator, `traffic` counts what a program sends by formulas, and `replica_links` has the
+links between replicas that a plan implies.
 """
 
 from partita.engine.drivers.admm import ADMM
 from partita.engine.drivers.all_reduce import AllReduce
+from partita.engine.drivers.codistillation import Codistillation
 from partita.engine.drivers.decoupled_diloco import DecoupledDiLoCo
 from partita.engine.drivers.diloco import DiLoCo
 from partita.engine.drivers.downpour import Downpour
@@ -27,6 +28,7 @@ __all__ = [
     "ADMM",
     "EASGD",
     "AllReduce",
+    "Codistillation",
     "DecoupledDiLoCo",
     "DiLoCo",
     "Downpour",

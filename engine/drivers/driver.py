@@ -47,10 +47,13 @@ class Driver(Arguments):
     (`Compute(step, of=...)`).
     Replicas of a driver that `evaluates` compute units of what `coordinator(run)` evaluates: its
     actions are requests on vectors (`protocol.commands`), and it returns an `Outcome`.
+    Replicas without shards have the same parameters, or those of each of so many `groups`: replica r is of
+    group r modulo `groups`, and the first group's are saved and evaluated.
     """
 
     replicas: int
     shards: int = 0
+    groups: int = 1
     optimizer: Optimizer
     elastic: tuple[int, int] | None = None
     backups: bool = True
@@ -170,7 +173,7 @@ class Driver(Arguments):
         return ((self, epochs),)
 
     def fitted(self, plan: Parts) -> Driver:
-        """Returns the driver with the settings that follow from a plan."""
+        """Returns the driver with the settings that follow from a plan. Raises ValueError."""
         return self
 
     def describe(self, computers: Sequence[Sequence[str]]) -> str:

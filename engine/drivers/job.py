@@ -52,6 +52,7 @@ class Job:
         metrics: figures that are reported beside the loss.
         validation: the data of validations; None: there are none.
         prepared: how minibatches are made of the data, or of other data; None: as they are.
+        draws: whether the first parameters are drawn; else they are a user's.
     """
 
     plan: Plan
@@ -64,6 +65,7 @@ class Job:
     metrics: tuple[Metric, ...] = ()
     validation: ValidationData | None = None
     prepared: Prepared | None = None
+    draws: bool = True
 
     @property
     def keep(self) -> bool:

@@ -85,6 +85,8 @@ class JoinedTrainer(Trainer):
     def terms(self) -> str:
         if self.driver.is_sharded:
             return "durability: checkpoint (a replica's failure costs the steps since the last one)"
+        if self.driver.groups > 1:
+            return "durability: replicas (the failure of one costs the steps since groups last exchanged)"
         return "durability: replicas (the failure of one costs the step under way)"
 
     @property
@@ -105,7 +107,8 @@ class JoinedTrainer(Trainer):
     @override
     def mode(self, resumed: Resumed | None) -> JoinedMode:
         driver = self.driver
-        return JoinedMode(position=self._position, sharded=driver.is_sharded, describe=driver.describe)
+        settings: dict[str, Any] = {"groups": driver.groups, "describe": driver.describe}
+        return JoinedMode(position=self._position, sharded=driver.is_sharded, **settings)
 
     @override
     def steps_in(self, manifest: Manifest) -> tuple[int, ...]:
@@ -149,6 +152,13 @@ class JoinedTrainer(Trainer):
             kept=driver.kept_vectors,
             scratch=driver.scratch_vectors,
         )
+
+    @override
+    def part(self, replica: int, machine: int, checkpoint: int | None) -> PartTask:
+        task, group = super().part(replica, machine, checkpoint), replica % self.driver.groups
+        assert isinstance(task.hands, JoinedHands), task.hands
+        draws = group > 0 and self.job.draws
+        return replace(task, hands=replace(task.hands, draws=self.job.seed + group if draws else None))
 
 
 class LeasedTrainer(Trainer):

@@ -42,11 +42,17 @@ class Compute:
         alone: the gradient is the mean over this replica's examples; else its share of the mean over those of
             all replicas of the view, so that their sum is that mean.
         of: these examples in the place of the step's, and the mean over them. A step may have several.
+        teaches: keep the predictions of the present parameters, with this weight among those of the step's
+            teachers, and compute nothing else: "gradient" then has no meaning. 0: compute the gradient.
+        distil: weight of a further term of the loss: its distance from what the teachers have predicted.
     """
 
     step: int
     alone: bool = False
     of: Portion | None = None
+    _: KW_ONLY
+    teaches: float = 0.0
+    distil: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,9 @@ class AllReduce:
         mean: divide the sum by the number of replicas.
         weight: factor of this replica's own numbers in the sum. With weights that add up to 1 over the
             replicas the result is the weighted mean.
-        among: the ranks of the replicas that take part, ascending, the same on all replicas; the vector of
-            the others stays as it is (times `weight`). None: all.
+        among: the ranks of the replicas that take part, ascending, the same on all of these; the vector of
+            the others stays as it is (times `weight`). All replicas yield as many exchanges in a step. None:
+            all ranks.
     """
 
     vector: str = "gradient"

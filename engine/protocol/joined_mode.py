@@ -26,7 +26,7 @@ from partita.engine.protocol.joined_book import JoinedBook
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.program_reports import LATEST_REPORT_S
 from partita.engine.protocol.supervision import Supervision
-from partita.engine.protocol.view_change import ViewChange
+from partita.engine.protocol.view_change import Agreement, ViewChange
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.protocol.work_mode import WorkMode
 
@@ -60,6 +60,7 @@ class JoinedMode(WorkMode):
         *,
         position: int = 0,
         sharded: bool = False,
+        groups: int = 1,
         describe: Callable[[Sequence[Sequence[str]]], str] = lambda computers: "",
     ) -> None:
         """Creates the work of a run.
@@ -67,6 +68,7 @@ class JoinedMode(WorkMode):
         Args:
             position: examples, from the first epoch on, that a checkpoint holds, which is resumed.
             sharded: no replica has the whole state, so that a death leads back to the last checkpoint.
+            groups: of replicas with parameters of their own, see `ViewChange`; those of the first are saved.
             describe: makes a line for the user of the labels of computers: for each machine of the plan, one
                 of each replica of a view. A view that changes the line shows it.
         """
@@ -74,6 +76,8 @@ class JoinedMode(WorkMode):
         self._described = ""
         self._start: Final = position
         self._sharded: Final = sharded
+        self._groups: Final = groups
+        self._processes: dict[str, int] = {}  # incarnations of the parts in the last view
         self._view: rm.View | None = None
         self._views: tuple[rm.View, ...] = ()  # the same, with the places of each machine
         self._last_step = 0  # after which what the view has leased is done
@@ -156,7 +160,7 @@ class JoinedMode(WorkMode):
         self._wants_view = False
         self._drop_round()
         self._numbers += 1
-        self._change = ViewChange(self._numbers, self._next_members, self._machines, now)
+        self._change = ViewChange(self._numbers, self._next_members, self._machines, now, self._groups)
         return self._ask(self._change)
 
     @staticmethod
@@ -179,6 +183,8 @@ class JoinedMode(WorkMode):
             return self._restart_all("no whole state is left", now)
         stops = run.phase is Phase.STOPPING
         leased = self._work.renew(agreed.step, len(change.members), stops=stops)
+        parts = [part for r in change.members for part in self._replicas[r].parts]
+        anew = self._is_anew(agreed, {part.name: part.incarnation for part in parts})
         self._view = rm.View(
             number=change.number,
             members=change.members,
@@ -189,6 +195,7 @@ class JoinedMode(WorkMode):
             copies=agreed.copies,
             scale=self._scale,
             points=agreed.points,
+            anew=anew,
         )
         self._views = tuple(
             replace(self._view, places=self._places(change.members, machine))
@@ -197,7 +204,6 @@ class JoinedMode(WorkMode):
         self._last_step = leased.end
         self._finished.clear()
         self._pace = Pace(agreed.step, now)
-        parts = [part for r in change.members for part in self._replicas[r].parts]
         for part in parts:
             part.step = agreed.step
         for replica in change.members:
@@ -212,6 +218,13 @@ class JoinedMode(WorkMode):
         text = self._describe([[str(n) for n in found] if found else apart for found in places])
         before, self._described = self._described, text
         return [Warn(text)] if text and text != before else []
+
+    def _is_anew(self, agreed: Agreement, processes: dict[str, int]) -> bool:
+        """Returns whether a state comes from elsewhere, or has and is at no safe point since."""
+        before, self._processes = self._processes, processes
+        last = self._view
+        is_there = last is not None and (last.step, last.points) == (agreed.step, agreed.points)
+        return bool(agreed.copies) or before != processes or (is_there and last is not None and last.anew)
 
     def _places(self, members: tuple[int, ...], machine: int) -> tuple[int, ...]:
         """Returns a number for each member's part of a machine, equal where these share memory."""
@@ -334,7 +347,8 @@ class JoinedMode(WorkMode):
     @override
     def validators(self) -> dict[int, tuple[int, ...]]:
         members = () if self._view is None else self._view.members
-        return {index: found for index, found in self.run.seats.seated.items() if index in members}
+        seated = self.run.seats.seated.items()
+        return {index: found for index, found in seated if index in members and index % self._groups == 0}
 
     @property
     @override

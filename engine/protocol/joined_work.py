@@ -109,6 +109,7 @@ class JoinedWork(Work):
         self._early: list[Received] = []
         self._reports: Final = ProgramReports()
         self._saves: Final = Saves(seat.incarnation)
+        self._loaded = seat.step > 0  # the state is a file's, since no safe point
 
     @property
     def me(self) -> Member:
@@ -236,7 +237,7 @@ class JoinedWork(Work):
 
     def _paused(self, view: int) -> Send:
         within = self._completes and not self._computes
-        answer = rm.Paused(view, self.step, self._completes, self._alone, self.points, within)
+        answer = rm.Paused(view, self.step, self._completes, self._alone, self.points, within, self._loaded)
         return Send(COORDINATOR, answer)
 
     def _publish(self, view: rm.View, now: float) -> Iterator[Any]:
@@ -286,7 +287,7 @@ class JoinedWork(Work):
         if self.stage is not Stage.COPYING or view is None or not self._exchanges.complete:
             return
         if self.step is None:
-            self.step, self.points = view.step, view.points
+            self.step, self.points, self._loaded = view.step, view.points, False
             yield StateReceived(view.step)
         assert (self.step, self.points) == (view.step, view.points), (self.step, self.points, view)
         self.stage = Stage.AT_WORK
@@ -366,8 +367,10 @@ class JoinedWork(Work):
                 self._changed |= changes
                 return [CombineVectors(Span(into, 0, self._seat.size), tuple(terms.items()))]
             case a.Keep():
-                self._kept = self._computes = True  # a replica may have no part in what is computed
-                return [CopyVector(Span("parameters", 0, self._seat.size), _START)]
+                self._computes = True  # a replica may have no part in what is computed
+                saves = self._save_if_there()
+                self._kept = True
+                return [*saves, CopyVector(Span("parameters", 0, self._seat.size), _START)]
             case a.Restore():
                 self._kept = True  # also where the view has set them back already
                 return self._set_back()
@@ -394,11 +397,15 @@ class JoinedWork(Work):
         self.computing, self._computes = self._number, True
         self._number += 1
         place = member.position, member.rank, member.replicas
-        return RunStep(self.computing, step, *place, action.alone, action.of)
+        taught = action.teaches, action.distil
+        return RunStep(self.computing, step, *place, action.alone, action.of, *taught)
 
     def done(self, done: StepDone, now: float) -> Iterable[Any]:
-        """Counts the sums of a step, from the next safe point on."""
-        self._reports.add(done)
+        """Counts the sums of a step, from the next safe point on; a teacher's are not the replica's."""
+        action = self.running.action
+        assert isinstance(action, a.Compute), action
+        if not action.teaches:
+            self._reports.add(done)
         return ()
 
     def _safe_point(self, now: float) -> Iterator[Any]:
@@ -406,7 +413,7 @@ class JoinedWork(Work):
         self._changed = self._combined = False
         self._exchanges.begin_step()
         self._alone, self._joins = self._alone and not self._joins, False
-        self._computes = False
+        self._computes = self._loaded = False
         if self.stage is Stage.COMPLETING:
             self._reach(step)
             if self._pausing is not None:

@@ -44,6 +44,7 @@ class RunStep:
         rank, replicas: of the replica in its view.
         alone: the gradient is the mean over the examples of this replica.
         of: the examples of a client in the place of the joined batch's; the gradient is the mean over them.
+        teaches, distil: see `actions.Compute`.
     """
 
     number: int
@@ -53,6 +54,8 @@ class RunStep:
     replicas: int
     alone: bool = False
     of: Portion | None = None
+    teaches: float = 0.0
+    distil: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ class Paused(MessageStruct, frozen=True, tag=True):
 
     None: it has none, because it was receiving one. `points`: safe points of that state after the first one
     of its step. `completes`: it can reach the next safe point without other replicas; `within`: which is of
-    the same step. `alone`: its replica has made the state alone, which others do not have.
+    the same step. `alone`: its replica has made the state alone, which others do not have. `loaded`: the
+    state is a checkpoint's, which was read.
     """
 
     view: Count
@@ -29,6 +30,7 @@ class Paused(MessageStruct, frozen=True, tag=True):
     alone: bool = False
     points: Count = 0
     within: bool = False
+    loaded: bool = False
 
 
 class StateCopy(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +56,7 @@ class View(MessageStruct, frozen=True, tag=True):
             empty where each runs on its own.
         scale: factor of the learning rate.
         points: safe points of the state that they go on from, after the first one of its step.
+        anew: a member's state may have come from another one, or from a file, since its last safe point.
     """
 
     number: Count
@@ -66,6 +69,7 @@ class View(MessageStruct, frozen=True, tag=True):
     places: tuple[Count, ...] = ()
     scale: float = 1.0
     points: Count = 0
+    anew: bool = False
 
 
 class Joined(MessageStruct, frozen=True, tag=True):

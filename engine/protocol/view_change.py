@@ -54,12 +54,14 @@ class ViewChange:
         members: its replicas, ascending.
         machines: of each replica.
         asked_at: when the parts were asked last (seconds).
+        groups: of replicas with parameters of their own: replica r is of group r modulo this number.
     """
 
     number: int
     members: tuple[int, ...]
     machines: int
     asked_at: float
+    groups: int = 1
     _answers: dict[str, Paused] = field(default_factory=dict)
 
     @property
@@ -98,8 +100,19 @@ class ViewChange:
             return Agreement(of_parts[0], tuple(copies), of_parts[1])
         if not whole:
             return None
-        sources = [replica for replica, its in whole.items() if its == place]
+        sources = self._trusted([replica for replica, its in whole.items() if its == place])
         return Agreement(place[0], tuple(self._copies(place, sources)), place[1])
+
+    def _trusted(self, sources: list[int]) -> list[int]:
+        """The replicas of those at a place whose states the others of their groups have, too.
+
+        A checkpoint has the state of the first group: where some parts have read one, and others have not,
+        theirs is of none.
+        """
+        loaded = {replica: sum(answer.loaded for answer in self._parts(replica)) for replica in sources}
+        if self.groups == 1 or min(loaded.values()) == self.machines:
+            return sources
+        return [replica for replica in sources if not loaded[replica]] or sources[:1]
 
     def _reached_by_parts(self) -> Place:
         """The furthest state of a part that one of each machine has, or reaches by itself.
@@ -139,14 +152,22 @@ class ViewChange:
         return furthest if len(there) == len(parts) else None
 
     def _copies(self, place: Place, sources: Sequence[int]) -> Iterator[StateCopy]:
+        apart = self.groups > 1
         behind = [
             (replica, machine)
             for replica in self.members
             if replica not in sources
             for machine in range(self.machines)
-            if _at(self._answers[part_name(replica, machine)]) != place or self._is_alone(replica)
+            if _at(self._answers[part_name(replica, machine)]) != place or self._is_alone(replica) or apart
         ]
         turns = dict.fromkeys(range(self.machines), 0)
         for replica, machine in behind:
-            yield StateCopy(machine, sources[turns[machine] % len(sources)], replica)
+            found = self._of_group(replica, sources)
+            yield StateCopy(machine, found[turns[machine] % len(found)], replica)
             turns[machine] += 1
+
+    def _of_group(self, replica: int, sources: Sequence[int]) -> Sequence[int]:
+        """The sources of a replica's group; the same one for all of a group that has none."""
+        if self.groups == 1:
+            return sources
+        return [one for one in sources if (one - replica) % self.groups == 0] or sources[:1]

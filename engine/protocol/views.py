@@ -8,7 +8,7 @@ left out or comes twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,13 +85,16 @@ class Member:
     Attributes:
         replica, machine: of the part.
         view: the number of the view.
-        replicas: the number of replicas in it.
+        members: the replicas in it, ascending.
+        replicas: the number of these.
         rank: the index of this replica among them.
         examples: in an epoch.
         batch: examples that are computed at once.
         seed: of the run; what a driver draws follows from it, so that all replicas draw the same.
         step: the step under way, or the next one.
         position: of that step.
+        points: safe points of the state that the view begins with, after the first one of its step.
+        anew: whether the states of some replicas may have come from others, or from a file, before that.
     """
 
     def __init__(self, replica: int, machine: int, view: View, batches: JoinedBatches) -> None:
@@ -99,13 +102,15 @@ class Member:
         self.replica: Final = replica
         self.machine: Final = machine
         self.view: Final = view.number
+        self.members: Final = view.members
         self.replicas: Final = len(view.members)
         self.rank: Final = view.members.index(replica)
         self.examples: Final = batches.examples
         self.batch: Final = batches.minibatch or batches.batch
         self.seed: Final = batches.seed
         self.step, self.position = view.step, view.position
-        self._points: Final = view.points
+        self.points: Final = view.points
+        self.anew: Final = view.anew
         self._until: Final = view.until
         self._batches: Final = batches
         self._inside = False
@@ -123,7 +128,7 @@ class Member:
         Args:
             every: steps; None: only the end of the work ends a round.
         """
-        has_ended = self._points > 0 or self.step == 0
+        has_ended = self.points > 0 or self.step == 0
         while not has_ended or self.position < self._until:
             is_at_end = every is not None and self.step % every == 0
             yield iter(()) if is_at_end and not has_ended else self._steps_to(every)
@@ -146,8 +151,15 @@ class Member:
     @property
     def share(self) -> float:
         """This replica's part of the examples of the step under way, from 0 to 1."""
-        first, stop = self._batches.share(self.position, self.rank, self.replicas)
-        return (stop - first) / (self._batches.after(self.position, self.replicas) - self.position)
+        return self.share_among(range(self.replicas))
+
+    def share_among(self, ranks: Sequence[int]) -> float:
+        """Returns this replica's part of the examples that some ranks have in the step under way; 0 where
+        these have none.
+        """
+        shares = {r: self._batches.share(self.position, r, self.replicas) for r in {*ranks, self.rank}}
+        counts = {rank: stop - first for rank, (first, stop) in shares.items()}
+        return counts[self.rank] / max(sum(counts[rank] for rank in ranks), 1)
 
     @property
     def is_last(self) -> bool:

@@ -86,6 +86,7 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             metrics,
             validation,
             data.prepared,
+            draws=initial is None,
         )
         callbacks = callbacks_of(given)
         watching = _watching(given)

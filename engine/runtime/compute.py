@@ -9,11 +9,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Call, Kernel, LossKernel, PartialKernel, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.numerics import master
 from partita.engine.runtime.buffers import Buffers
+from partita.engine.runtime.distillation import Distillation
 from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.fused_update import Updates
 from partita.engine.runtime.layer_kernel import LayerKernel
@@ -29,6 +32,10 @@ from partita.layers.losses import Loss
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand
 
+_BACKWARD: Final = frozenset(
+    (Op.GRAD_PREACTIVATION, Op.ADD, Op.FUSED_UPDATE, Op.GRADIENT, Op.SQUARES, Op.UPDATE)
+)
+
 
 class Computations:
     """The computations of one program on one machine.
@@ -40,6 +47,7 @@ class Computations:
         not_finite: the layers whose gradients were not.
         watchdog: finds computations that do not end.
         scratch_bytes: the memory for the largest block of gradients.
+        distillation: of what is computed next.
         pool: the threads of the machine's kernels, for work between two steps.
     """
 
@@ -65,6 +73,7 @@ class Computations:
         self.metrics, self.watch, self.watchdog = Metrics(), NonfiniteWatch(buffers), Watchdog(self._describe)
         self.not_finite: set[str] = set()
         self._device, self._slots = buffers.device, program.slots
+        self.distillation = Distillation(buffers.device, master(plan.precision))
         threads = plan.cluster.machines[buffers.machine].threads
         self.pool = ThreadPool(threads, shares=plan.products_of(buffers.machine).threads)
         numbers = [None] if program.pipeline.total == 1 else range(program.slots)
@@ -105,6 +114,7 @@ class Computations:
             self._makers[instruction.op](instruction) if instruction.op in COMPUTES else None
             for instruction in program.instructions
         )
+        self._without_teachers = tuple(map(self._is_behind_losses, program.instructions))
         self._count_backward_calls()
 
     def _count_backward_calls(self) -> None:
@@ -125,6 +135,8 @@ class Computations:
 
     def run(self, position: int) -> None:
         """Runs one computation; several threads may run different ones."""
+        if self.distillation.is_teaching and self._without_teachers[position]:
+            return
         call = self.calls[position]
         assert call is not None, f"instruction {position} is not a computation"
         self.watchdog.begin(position)
@@ -133,6 +145,12 @@ class Computations:
         finally:
             self.watchdog.end()
         self.watch.done(position)
+
+    def _is_behind_losses(self, instruction: Instruction) -> bool:
+        """Returns whether a computation is of the backward pass, but for the gradients of losses."""
+        if instruction.op is Op.GRAD_INPUT:
+            return not isinstance(self._plan.graph[_edge(instruction.target.buffer).consumer].layer, Loss)
+        return instruction.op in _BACKWARD or instruction.target.buffer.kind is BufferKind.GRAD_SUMMARY
 
     def finish(self) -> None:
         """Waits until all computations are done: a GPU goes on when a call has returned."""
@@ -276,6 +294,7 @@ class Computations:
             return call
         loss_kernel, first, examples = kernel, self._first_example(target.buffer), kernel.context.batch
         parts = self.buffers[target.buffer].of(target.rows)
+        call = self.distillation.around(call, parts, accumulates=instruction.accumulate)
 
         def call_and_mask() -> None:
             loss_kernel.mean_over = self._mean_over(first)

@@ -13,6 +13,7 @@ from partita.engine.data.clients import Division
 from partita.engine.files.access import HostFiles
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.compression.kept_state import state_in
+from partita.engine.parameters.initial_values import initial_vector
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.reader import Checkpoint
@@ -44,6 +45,7 @@ class JoinedHands(Hands):
         folder: of the checkpoints.
         checkpoint: the one to start from; None: from `initial`.
         initial: a safetensors file of whole parameters.
+        draws: seed of initial parameters that are drawn in place of those of the file; None: not drawn.
         first_step: the steps that the state holds which the run began with.
         precision: of the parameters, "float32" or "float64".
         batches: of the steps.
@@ -69,6 +71,7 @@ class JoinedHands(Hands):
     reshuffles: bool = True
     kept: Mapping[str, Kept] = field(default_factory=dict)
     scratch: tuple[str, ...] = ()
+    draws: int | None = None
 
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
@@ -107,6 +110,7 @@ class JoinedHands(Hands):
 
         def prepare(step: RunStep) -> None:
             arrays.step = step.step
+            computations.distillation.begin(step.number, teaches=step.teaches, distil=step.distil)
             if step.of is not None:
                 feed.choose_portion(step.of, step=step.step)
             else:
@@ -139,6 +143,10 @@ class JoinedHands(Hands):
         """Fills the parameters and the optimizer's state with those that the part starts from."""
         slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
         names = self.compress.state_names if self.compress is not None and self.sharded else ()
+        if self.checkpoint is None and self.draws is not None:
+            specs = task.plan.graph.parameters
+            arrays.restore(initial_vector(slots, specs, self.draws, dtype=self.precision), None)
+            return _Loaded(0, 0)
         if self.checkpoint is None:
             whole = files.parameters(self.initial, shapes, only={slot.parameter for slot in slots})
             arrays.restore(gather(slots, whole, self.precision), None)

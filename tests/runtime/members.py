@@ -185,9 +185,11 @@ class Members:
         points: int = 0,
         position: int = 0,
         copies: Sequence[StateCopy] = (),
+        anew: bool = False,
     ) -> None:
         """Publishes a view."""
-        view = View(number, tuple(members), 1, step, position, until, tuple(copies), points=points)
+        place = (step, position, until)
+        view = View(number, tuple(members), 1, *place, tuple(copies), points=points, anew=anew)
         for name in self.machines:
             if (part_indices(name) or (-1, 0))[0] in members:
                 self.give(name, Received(COORDINATOR, 0, Pause(number)))

@@ -10,6 +10,7 @@ import pytest
 from partita.engine import SGD, Optimizer
 from partita.engine.drivers import (
     ADMM,
+    Codistillation,
     DiLoCo,
     Driver,
     DynamicAveraging,
@@ -79,6 +80,8 @@ LOCAL = [
     (ParameterAveraging(replicas=2), ("parameters",)),
     (DynamicAveraging(replicas=4, every=2, delta=0.05), ("reference",)),
     (ADMM(replicas=3, every=2, rho=0.5, l2=0.1), ("parameters", "consensus")),
+    (Codistillation(replicas=4, every=3, burn_in=2), ("group_0", "group_1")),
+    (Codistillation(replicas=3, groups=3, every=2, burn_in=0), ("group_0", "group_1", "group_2")),
 ]
 
 
@@ -99,3 +102,25 @@ def test_the_end_of_a_round_that_a_view_leaves_out_is_found() -> None:
     with Fault(ViewChange, "agree", forgets).planted():
         outcomes = (play_programs(driver, seed, agreed=("anchor",)) for seed in range(80))
         assert any(outcome.violation is not None for outcome in outcomes)
+
+
+def _of_any_group(method: Any, change: Any, replica: int, sources: Any) -> Any:
+    return sources
+
+
+def _all_trusted(method: Any, change: Any, sources: Any) -> Any:
+    return sources
+
+
+@pytest.mark.parametrize(
+    ("method", "instead", "seeds"),
+    [("_of_group", _of_any_group, (14, 124)), ("_trusted", _all_trusted, (142, 206))],
+)
+def test_a_group_that_goes_on_from_the_state_of_another_one_is_found(
+    method: str, instead: Any, seeds: tuple[int, ...]
+) -> None:
+    """Copies from any group; and from a process that has read a checkpoint, which has the first group's."""
+    driver = Codistillation(replicas=4, every=3, burn_in=2)
+    with Fault(ViewChange, method, instead).planted():
+        outcomes = [play_programs(driver, seed, agreed=("group_0", "group_1")) for seed in seeds]
+    assert any(outcome.violation is not None for outcome in outcomes)

@@ -106,6 +106,7 @@ class Gradients(PartArithmetic):
             n = stop - first if step.alone else joined
         gradients = schedule.function.gradient(parameters, first, stop, n)
         longest_s = schedule.scenario.step_s * schedule.slowness(self.replica)
+        longest_s *= 0.25 if step.teaches else 1.0  # without a backward pass
         wait_s = longest_s * (0.2 + 0.8 * self.world.random.random())
         for part in parts:
             part.host.later(wait_s, part.body.on_computed, (part.body.step, gradients[part.machine]))

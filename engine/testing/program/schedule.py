@@ -185,7 +185,9 @@ class ProgramSchedule(Schedule):
         self.coordinator.machine = self.kind(Coordinator)(
             self.stops.pacing.around(driver.coordinator, works=True, replicas=replicas),
             Outline(scenario.epochs, scenario.examples, batch, topology.replicas),
-            self.kind(JoinedMode)(sharded=getattr(driver, "is_sharded", False)),
+            self.kind(JoinedMode)(
+                sharded=getattr(driver, "is_sharded", False), groups=getattr(driver, "groups", 1)
+            ),
             topology,
             settings=RunSettings(timeouts=self.timeouts(), least=self.least),
         )
