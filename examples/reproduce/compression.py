@@ -31,7 +31,6 @@ CASES: dict[str, Case] = {
     "1 bit, no feedback": (OneBit(feedback=False), SGD(0.3)),
     "top 1%, DGC": (TopK(0.01, 0.9, warm_up=40), SGD(0.1)),
     "top 1%, no feedback": (TopK(0.01, feedback=False), SGD(0.3)),
-    "PowerSGD, rank 2": (PowerSGD(2), Momentum(0.1)),
     "PowerSGD, rank 1": (PowerSGD(1), Momentum(0.1)),
     "PowerSGD, rank 1, no feedback": (PowerSGD(1, feedback=False), Momentum(0.1)),
 }
@@ -39,7 +38,6 @@ CASES: dict[str, Case] = {
 
 PUSHES: dict[str, Case] = {
     "Downpour, none": (None, SGD(0.05)),
-    "Downpour, int8": (Int8(), SGD(0.05)),
     "Downpour, top 1%": (TopK(0.01), SGD(0.05)),
     "Downpour, top 1%, no feedback": (TopK(0.01, feedback=False), SGD(0.05)),
 }

@@ -130,6 +130,10 @@ def test_what_the_example_shows_also_fails_without_feedback() -> None:
     for fed, lost in (("1 bit", "1 bit, no feedback"), ("top 1%, DGC", "top 1%, no feedback")):
         (good, _), (bad, _) = (compression.accuracy_of(case, 0) for case in (fed, lost))
         assert good > 0.95 and bad < good - 0.01, (fed, good, bad)
+    (good, _), (bad, _) = (
+        compression.accuracy_of(f"Downpour, top 1%{end}", 0) for end in ("", ", no feedback")
+    )
+    assert good > 0.9 and bad < good - 0.02, (good, bad)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from partita.engine import SGD, Adam, AllReduce, Interrupted, Run, RunFailed, Server, Tree, evaluate, train
+from partita.engine.parameters.compression import Compressor, PowerSGD, TopK
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.run.metrics import TrainingProgress
@@ -81,6 +82,23 @@ def test_a_replica_that_is_killed_costs_time_and_no_bit(witness: Witness, machin
     run = train_toy(machines=machines)
     assert witness.index("part 1.0: its process was ended by SIGKILL; replica 1 is started again")
     assert_same(run, machines=machines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compress", [TopK(0.1, 0.5, warm_up=STEPS), PowerSGD(1)], ids=repr)
+def test_compressed_gradients_have_the_same_bits_after_a_kill(
+    witness: Witness, tmp_path: Path, compress: Compressor
+) -> None:
+    """What a replica had not sent is in the checkpoint to which all go back."""
+    plan = partition(toy.network(), Cluster.local(machines=1), batch=8)
+    driver = AllReduce(replicas=2, optimizer=SGD(0.05), compress=compress)
+    expected = train(plan, toy.data(), driver=driver, epochs=EPOCHS)
+    witness.when(lambda progress: progress.step > STEPS // 2, kill("part 1.0"))
+    settings = {"checkpoints": tmp_path, "checkpoint_every_s": 0.1}
+    run = train(plan, toy.data(), driver=driver, epochs=EPOCHS, **settings)  # type: ignore[arg-type]
+    assert witness.index("all replicas are started again from checkpoint")
+    for name, numbers in expected.parameters.items():
+        assert run.parameters[name].tobytes() == numbers.tobytes(), name
 
 
 @pytest.mark.slow

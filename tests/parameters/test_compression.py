@@ -22,6 +22,7 @@ from partita.engine.parameters.compression import (
     Shape,
     TopK,
 )
+from partita.engine.parameters.compression.kept_state import name_of, own_names, state_in
 
 SHAPES = ((5, 7), (7,), (6, 9))
 SIZE = 35 + 7 + 54
@@ -217,3 +218,54 @@ def test_a_gradient_that_is_not_finite_stays_so() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         TopK(**settings)
+
+
+@given(st.data())
+def test_whatever_is_sent_and_what_is_left_are_all_gradients(data: st.DataObject) -> None:
+    """Of one replica alone, in any shapes and sizes; each step goes on from a checkpoint."""
+    compress = data.draw(
+        st.sampled_from([TopK(0.3), TopK(0.01, warm_up=3), OneBit(), Int8(), PowerSGD(2)])
+    ).alone
+    sides = st.integers(1, 6)
+    shapes = data.draw(st.lists(st.one_of(st.tuples(sides), st.tuples(sides, sides)), min_size=1, max_size=3))
+    size, steps = sum(map(math.prod, shapes)), data.draw(st.integers(1, 4))
+    numbers = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
+    own = [np.array(data.draw(st.lists(numbers, min_size=size, max_size=size))) for _ in range(steps)]
+    encoder, total = compress.encoder(shapes, np.float64), np.zeros(size)
+    for step, gradient in enumerate(own):
+        message, found = np.empty(compress.items(shapes, 8, step=step)), np.empty(size)
+        encoder.encode(gradient, message, step=step, turn=0, replicas=1)
+        encoder.commit(step)
+        compress.encoder(shapes, np.float64).decode(message[None], found, step=step, turn=0)
+        total += found
+        state, encoder = encoder.state, compress.encoder(shapes, np.float64)
+        encoder.restore(state)
+    np.testing.assert_allclose(total + encoder.state["residual"], sum(own), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_replicas_share_what_was_not_sent(replicas: int) -> None:
+    """All of it, once; and each its own where there are as many as before."""
+    draw = np.random.default_rng(3)
+    saved = {name_of(name, n): draw.normal(size=4) for name in ("residual", "velocity") for n in range(2)}
+    saved |= {name_of("warm_start", n): np.ones(4) for n in range(2)}
+    names = [*saved, "sum", "unsent_residual"]
+    assert own_names(names) == saved.keys()
+    for compress, kept in ((TopK(0.1, 0.9), ("residual", "velocity")), (PowerSGD(1), ("residual",))):
+        found = [
+            state_in(
+                compress,
+                names,
+                saved.__getitem__,
+                replica=n,
+                replicas=replicas,
+                same_cut=lambda name: replicas < 5,
+            )
+            for n in range(replicas)
+        ]
+        for name in kept:
+            total = sum(one[name] for one in found)
+            np.testing.assert_allclose(total, saved[name_of(name, 0)] + saved[name_of(name, 1)], rtol=1e-12)
+            assert replicas != 2 or all((found[n][name] == saved[name_of(name, n)]).all() for n in (0, 1))
+        warm = ["warm_start" in one for one in found]
+        assert warm == [isinstance(compress, PowerSGD) and replicas < 5] * replicas
