@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -59,6 +59,17 @@ class CheckpointStore(ABC):
         """
         return Checkpoints(self.folder(temporary), run=run)
 
+    def within(self, name: str) -> CheckpointStore:
+        """Returns the store of a folder in this one, for one of several runs that belong together.
+
+        Raises:
+            ValueError: the kind of store does not say how, by a method of this name.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no folders in it; give it a method `within(name)` that returns the "
+            "store of one, or give the path of a folder"
+        )
+
 
 @dataclass(frozen=True)
 class Folder(CheckpointStore):
@@ -73,6 +84,10 @@ class Folder(CheckpointStore):
     @override
     def folder(self, temporary: Path) -> Path:
         return Path(self.path)
+
+    @override
+    def within(self, name: str) -> Folder:
+        return replace(self, path=Path(self.path) / name)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -121,6 +136,10 @@ class UrlStore(CheckpointStore):
     @override
     def checkpoints(self, temporary: Path, *, run: str = "") -> Checkpoints:
         return MirroredCheckpoints(self.folder(temporary), UrlFolder(self.url), run=run)
+
+    @override
+    def within(self, name: str) -> UrlStore:
+        return UrlStore(f"{self.url.rstrip('/')}/{name}")
 
     def __str__(self) -> str:
         return self.url
