@@ -137,17 +137,21 @@ def _phases(
         size = check_whole(given, "a resolution is")
         one = plan(size)
         check_plan(one)
-        chosen = driver if isinstance(driver, Driver) else driver(size) if callable(driver) else None
-        if not isinstance(chosen, Driver):
-            found = driver if chosen is None else chosen
-            raise ValueError(
-                f"the driver at {size} pixels is {found!r}; give a driver, or a function of the resolution "
-                "that returns one, for example lambda size: AllReduce()"
-            )
         kept = None if store is None else store.within(f"phase-{number}-{size}-pixels")
-        phases.append(_Phase(size, one, chosen, check_whole(count, "epochs are"), kept))
+        phases.append(_Phase(size, one, _driver_at(size, driver), check_whole(count, "epochs are"), kept))
         _check_same(phases[0].plan, one, phases[0].size, size)
     return phases
+
+
+def _driver_at(size: int, driver: Any) -> Driver:
+    """The driver of a resolution. Raises ValueError."""
+    found = driver(size) if callable(driver) and not isinstance(driver, Driver) else driver
+    if not isinstance(found, Driver):
+        raise ValueError(
+            f"the driver at {size} pixels is {found!r}; give a driver, or a function of the resolution "
+            "that returns one, for example lambda size: AllReduce()"
+        )
+    return found
 
 
 def _check_same(first: Plan, other: Plan, size: int, other_size: int) -> None:

@@ -40,9 +40,9 @@ from partita.partitioner import Cluster, Plan, partition
 
 FULL, BATCH, RATE = 32, 64, 0.01
 TRAINED, HELD_OUT = 3_000, 1_000
-PHASES = {8: 4, 16: 8, FULL: 3}
+PHASES = {8: 4, 16: 8, FULL: 4}
 """Epochs at each resolution."""
-CONTROL, SAME_TIME = {FULL: 12}, {FULL: 6}
+CONTROL, SAME_TIME = {FULL: 12}, {FULL: 7}
 TOLERANCE = 0.01
 """Mean accuracy by which two ways of training count as the same."""
 
