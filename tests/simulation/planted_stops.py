@@ -124,8 +124,8 @@ PLACES = (
     ("a new rate is not noted", "L1", JoinedMode, "set_scale", not_noted, (None, None, 20)),
     ("steps have the first rate", "R2", JoinedWork, "advance", at_the_first_rate, (None, None, 20)),
 )
-"""Name of a fault, what it breaks, where it is, what it does, and seeds that find it: of Downpour, Sandblaster,
-AllReduce.
+"""Name of a fault, what it breaks, where it is, what it does, and seeds that find it: of Downpour, of
+Sandblaster and of AllReduce.
 """
 
 FAULTS = [
