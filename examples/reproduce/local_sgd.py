@@ -1,8 +1,8 @@
 """Local steps and means of parameters beside synchronous SGD: accuracy on digits, and bytes that are sent.
 
-    python -m examples.reproduce.local_sgd [SEED ...]        (about half a minute for each seed)
+    python -m examples.reproduce.local_sgd [SEED ...]        (about a quarter of a minute for each seed)
 
-Four replicas make the same number of steps under each driver. An ablation must fail: an outer rate at which
+Two replicas make the same number of steps under each driver. An ablation must fail: an outer rate at which
 DiLoCo overshoots.
 """
 
@@ -30,7 +30,7 @@ from partita.engine.drivers.traffic import traffic
 from partita.engine.protocol.actions import Dots
 from partita.partitioner import Cluster, partition
 
-REPLICAS, BATCH, EPOCHS, EVERY = 4, 8, 4, 15
+REPLICAS, BATCH, EPOCHS, EVERY = 2, 8, 2, 15
 SGD = Momentum(0.05, momentum=0.9)
 DRIVERS: dict[str, Driver] = {
     "synchronous": AllReduce(replicas=REPLICAS, optimizer=Momentum(0.1, momentum=0.9)),

@@ -17,7 +17,7 @@ from partita.engine.parameters import Vector
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Algorithm, Broadcast
 
-Action: TypeAlias = a.AllReduce | a.AllGather | a.Dots | a.ExchangeMessages
+Action: TypeAlias = a.AllReduce | a.ReduceScatter | a.AllGather | a.Dots | a.ExchangeMessages
 After: TypeAlias = Callable[[float, Callable[[], None]], None]
 Resume: TypeAlias = Callable[[Replica, Any], None]
 
@@ -64,11 +64,11 @@ class Exchanges:
     """The exchanges of a run.
 
     Attributes:
-        n_bytes: sent so far.
+        n_bytes, n_messages: sent so far; a message has a vector, or a segment of one.
     """
 
     def __init__(self, hosts: Hosts, *, after: After, resume: Resume) -> None:
-        self.n_bytes = 0.0
+        self.n_bytes, self.n_messages = 0.0, 0
         self._hosts, self._after, self._resume = hosts, after, resume
         self._joints: list[_Joint] = []
 
@@ -109,6 +109,8 @@ class Exchanges:
         segments = max(1, by.segments(labels))
         sent = (by.sent(n, labels, lambda segment: n_bytes // segments) for n in range(len(labels)))
         self.n_bytes += form.share * sum(sent)
+        messages = sum(by.sent(n, labels, lambda segment: 1) for n in range(len(labels)))
+        self.n_messages += round(form.share * messages)
         found = dict(sorted(joint.found.items()))
 
         def arrived() -> None:
@@ -128,11 +130,11 @@ class Exchanges:
             case a.Dots(pairs=pairs):
                 own, ranks = one.products(pairs), range(one.replicas)
                 return _Form(own, own.nbytes * len(ranks), _stacked, _numbers, ranks, len(ranks))
-            case a.AllGather(vector=vector, by=Broadcast(root=root)):
-                take = _put(one, vector)
-                only = frozenset({root})
-                own, ranks = one.vectors.get(vector, one.vectors["parameters"]), range(one.replicas)
-                return _Form(own, self._hosts.n_bytes, lambda found: found[root], take, ranks, only)
+            case (
+                a.ReduceScatter(vector=vector, by=Broadcast(root=root))
+                | a.AllGather(vector=vector, by=Broadcast(root=root))
+            ):
+                return self._rooted(one, action, vector, root)
             case a.ExchangeMessages():
                 return self._messages(one, action)
         raise ValueError(f"{action} cannot be played in virtual time; add it to {__name__}")
@@ -150,6 +152,16 @@ class Exchanges:
 
         needed = len(members) - action.by.backup_workers
         return _Form(own, self._hosts.n_bytes, merge, _put(one, action.vector), members, needed)
+
+    def _rooted(self, one: Replica, action: a.ReduceScatter | a.AllGather, vector: str, root: int) -> _Form:
+        """All numbers go to one replica, which adds them up, or come from it."""
+        members = range(one.replicas) if action.among is None else action.among
+        rank, own = members[root], one.vectors.get(vector, one.vectors["parameters"])
+        if isinstance(action, a.AllGather):
+            take, only = _put(one, vector), frozenset({rank})
+            return _Form(own, self._hosts.n_bytes, lambda found: found[rank], take, members, only)
+        take = _put(one, vector) if one.rank == rank else _left
+        return _Form(own, self._hosts.n_bytes, _total, take, members, len(members))
 
     def _messages(self, one: Replica, action: a.ExchangeMessages) -> _Form:
         encoder, gradient, ranks = one.encoder, one.vectors["gradient"], range(one.replicas)
@@ -171,6 +183,14 @@ class Exchanges:
 
 def _stacked(found: Mapping[int, Vector]) -> Vector:
     return np.stack([*found.values()])
+
+
+def _total(found: Mapping[int, Vector]) -> Vector:
+    return np.sum([*found.values()], axis=0)  # type: ignore[no-any-return]
+
+
+def _left(result: Vector) -> None:
+    """Takes nothing."""
 
 
 def _numbers(found: Vector) -> tuple[tuple[float, ...], ...]:

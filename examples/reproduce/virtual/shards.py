@@ -27,12 +27,17 @@ Resume: TypeAlias = Callable[[Replica, Any], None]
 
 
 class Shard:
-    """The parameters on shards, as one."""
+    """The parameters on shards, as one.
+
+    Attributes:
+        ages: for each push, the updates of others since its values were fetched.
+    """
 
     def __init__(self, driver: Driver, start: Vector) -> None:
         self.store = VectorStore(start.copy())
         self.span = Span(POINT, 0, start.size)
         self.version, self.by = 0, dict[int, list[int]]()
+        self.ages: list[int] = []
         self._staleness = driver.staleness
         self._updater = Updater(driver.optimizer_of_shards, self.store)
         settings = driver.staleness if isinstance(driver.staleness, Compensated) else Compensated(0.0)
@@ -54,6 +59,7 @@ class Shard:
         own, part = self.by.setdefault(rank, []), f"part {rank}.0"
         tau = self.version - base - (len(own) - bisect_right(own, base))
         payload = Payload([memoryview(gradient.copy()).cast("B")])
+        self.ages.append(tau)
         scale = self._staleness.scale(tau)
         effect = ApplyGradient(self.span, payload, self.version, part, 0, len(own), scale)
         before = None
@@ -86,7 +92,7 @@ class Links:
     """The links of all replicas to the shards.
 
     Attributes:
-        n_bytes: sent so far.
+        n_bytes, n_messages: sent so far.
         shard: the parameters.
         units: minibatches that replicas have taken so far.
     """
@@ -101,7 +107,7 @@ class Links:
         after: After,
         resume: Resume,
     ) -> None:
-        self.n_bytes, self.shard, self.units = 0.0, Shard(driver, start), 0
+        self.n_bytes, self.n_messages, self.shard, self.units = 0.0, 0, Shard(driver, start), 0
         self._driver, self._hosts = driver, hosts
         self._now, self._after, self._resume = now, after, resume
         self._links = [_Link() for _ in range(driver.replicas)]
@@ -159,6 +165,7 @@ class Links:
             version, values = self.shard.fetch(rank)
             held = len(self.shard.by.get(rank, ()))
             self.n_bytes += self._hosts.n_bytes
+            self.n_messages += 1
 
             def arrived() -> None:
                 if held < link.pushes - 1:  # overtaken by the end of a push, the values lack it
@@ -211,6 +218,7 @@ class Links:
         gradient, share = self._message(one, gradient, link.done)
         link.last, link.is_pushing, link.ahead, link.pushes = gradient, True, 0, link.pushes + 1
         self.n_bytes += share * self._hosts.n_bytes
+        self.n_messages += 1
 
         def arrived() -> None:
             self.shard.push(one.rank, base, gradient)

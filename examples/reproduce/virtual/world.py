@@ -57,6 +57,17 @@ class World:
         return self._exchanges.n_bytes + (0 if self.links is None else self.links.n_bytes)
 
     @property
+    def n_messages(self) -> int:
+        """The messages with numbers sent so far."""
+        return self._exchanges.n_messages + (0 if self.links is None else self.links.n_messages)
+
+    @property
+    def done(self) -> list[int]:
+        """The minibatches that each replica has done."""
+        links = self.links
+        return [one.step if links is None else links.done(one.rank) for one in self.replicas]
+
+    @property
     def point(self) -> Vector:
         """The parameters of the shards; or the mean over replicas after the last step that all have done.
 
@@ -113,7 +124,7 @@ class World:
             case a.Compute():
                 self._compute(one, action)
                 return False
-            case a.AllReduce() | a.AllGather() | a.Dots() | a.ExchangeMessages():
+            case a.AllReduce() | a.ReduceScatter() | a.AllGather() | a.Dots() | a.ExchangeMessages():
                 return self._exchanges.join(one, action)
             case a.Combine(into=into, terms=terms):
                 one.combine(into, terms)
