@@ -117,7 +117,8 @@ class MergeOnQuorum(ApplyOnArrival):
         return is_complete or self.now - own.quorum_at >= self._merging.grace * own.interval_s
 
     def _has_quorum(self, own: _Range) -> bool:
-        return len(own.waiting) >= min(self._merging.quorum, len(own.waiting.keys() | self._waited_for(own)))
+        quorum = min(self._merging.quorum, len(own.waiting.keys() | self._waited_for(own)))
+        return len(own.waiting) >= quorum or any(push.is_last for _, push in own.waiting.values())
 
     @staticmethod
     def _waited_for(own: _Range) -> set[str]:
@@ -137,6 +138,9 @@ class MergeOnQuorum(ApplyOnArrival):
                     answers.append(effect)
         for part in own.missed:
             own.missed[part] = 0 if part in own.waiting else own.missed[part] + 1
+        for part, (_, push) in own.waiting.items():
+            if push.is_last:
+                own.missed[part] = _MOST_MISSED
         if own.merged_at is not None:
             own.interval_s += (self.now - own.merged_at - own.interval_s) / 2
         own.merged_at, own.quorum_at = self.now, None

@@ -17,8 +17,8 @@ class Merging:
     """A shard's rule for how many pushes it waits for. None of it makes a replica wait.
 
     Args:
-        quorum: replicas whose pushes make an update; fewer where fewer are waited for. None is waited for
-            that was missing in the last two updates.
+        quorum: replicas whose pushes make an update; fewer where fewer are waited for, and at the end of a
+            replica's work. None is waited for that was missing in the last two updates.
         grace: how long a shard with a quorum waits for the others: at most this part of the time that passes
             between its updates.
         patience_s: seconds after which pushes without a quorum make an update all the same, since others may

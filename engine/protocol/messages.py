@@ -146,7 +146,7 @@ class Push(MessageStruct, frozen=True, tag=True):
     """An accumulated gradient (the payload), computed from the parameters of this incarnation and version.
 
     With the pushes before it, it holds the gradients of all steps below `stop`; it has those of `units`
-    itself. `scale` is the factor of the learning rate.
+    itself. `scale` is the factor of the learning rate; `is_last`: as far as the part knows, none follows.
     """
 
     incarnation: Count
@@ -156,6 +156,7 @@ class Push(MessageStruct, frozen=True, tag=True):
     stop: Count = 0
     units: tuple[UnitRange, ...] = ()
     scale: float = 1.0
+    is_last: bool = False
 
 
 class PushAck(MessageStruct, frozen=True, tag=True):

@@ -357,7 +357,13 @@ class ParameterLinks(Links[ParameterLink]):
         link.pushed_from, link.accumulated_from = link.accumulated_from, None
         units, link.units = tuple(link.units), Ranges()
         message = Push(
-            self.incarnation, link.sequences, *link.pushed_from.version, self._done, units, link.scale
+            self.incarnation,
+            link.sequences,
+            *link.pushed_from.version,
+            self._done,
+            units,
+            link.scale,
+            self._draining,
         )
         link.sequences += 1
         link.pushed_scale = link.scale
