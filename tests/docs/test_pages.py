@@ -71,6 +71,7 @@ LONG = {
         "compression",
         "data",
         "drivers",
+        "dynamic_averaging",
         "elastic",
         "elastic_averaging",
         "federated",
