@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from partita.engine.drivers.easgd import EASGD
     from partita.engine.drivers.fed_avg import FedAvg
     from partita.engine.drivers.local_sgd import LocalSGD, ParameterAveraging
+    from partita.engine.drivers.loss_scale import LossScale
     from partita.engine.drivers.sandblaster import Sandblaster
     from partita.engine.files.host_files import Files
     from partita.engine.files.sources import DataSource
@@ -165,6 +166,7 @@ __all__ = [
     "Loader",
     "LocalSGD",
     "Log",
+    "LossScale",
     "MLflowLog",
     "MeanAbsoluteError",
     "Method",

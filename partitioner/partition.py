@@ -41,7 +41,7 @@ def partition(
         strategy: strategy for the other layers: "automatic" searches for the shortest predicted step, on all
             machines or some; "balanced" cuts each over all machines, by operations and speeds; "layers" keeps
             them whole, one run of them after the other on each machine.
-        precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
+        precision: "float32", "float64", or "bfloat16" or "float16" (whose parameters and sums are float32).
         micro_batches: number of equal micro-batches in a minibatch. They follow one another through the
             machines of a horizontal cut, which so work at the same time; the update is the same. If not
             given, the automatic strategy chooses, and others use one.
@@ -56,6 +56,8 @@ def partition(
     batch = check_whole(batch, "the number of examples in a batch is")
     if precision not in PRECISIONS:
         raise ValueError(f"there is no precision {precision!r}; choose one of {', '.join(PRECISIONS)}")
+    if precision == "float16":
+        _check_forwards(graph)
     if strategy not in STRATEGIES:
         raise ValueError(f"there is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
     if micro_batches is not None:
@@ -77,6 +79,16 @@ def _graph_of(network: object) -> Graph:
         hint = f"call it, {name}()" if name and callable(network) else "give a Network or its graph()"
         raise ValueError(f"the network to cut is {name or repr(network)}; {hint}")
     return network.graph() if isinstance(network, Network) else network
+
+
+def _check_forwards(graph: Graph) -> None:
+    """Checks that no layer is computed by compiled functions of a node, which have no float16."""
+    for grid in graph.computed:
+        if not grid.layer.has_forward:
+            raise ValueError(
+                f"{grid.layer.kind} '{grid.name}' is computed by its node definition, which has no float16; "
+                'write its `forward`, or take precision="bfloat16"'
+            )
 
 
 def _check_memory(plan: Plan, task: Task, strategy: str) -> None:

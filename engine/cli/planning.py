@@ -42,7 +42,7 @@ class Share:
     _meant: ClassVar = {"batch_size": ("batch",), "num_threads": ("threads",)}
 
     threads: int = 1
-    precision: Literal["float32", "float64", "bfloat16"] = "float32"
+    precision: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
 
 
 @dataclass(frozen=True)

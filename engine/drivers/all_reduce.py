@@ -12,14 +12,17 @@ Rajbhandari and others, "ZeRO", 2020, section 5.1 (an optimizer whose state is s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.loss_scale import LossScale
 from partita.engine.drivers.replica_links import fastest_of
+from partita.engine.drivers.scaled_losses import check_scalable
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
@@ -53,6 +56,8 @@ class AllReduce(Driver):
             up. With `Server()` only. The bits then depend on the order of arrival.
         elastic: the least and the most replicas. The run begins with the least, others join when they are
             ready, and it goes on with fewer when some are gone for good; `replicas` is the most.
+        loss_scale: of a plan in float16: the settings of the scale by which small gradients do not vanish;
+            None: `LossScale()`.
 
     Raises:
         ValueError: a setting is out of range, or does not go together with another one.
@@ -77,6 +82,9 @@ class AllReduce(Driver):
     shard_optimizer: bool = False
     backup_workers: int = 0
     elastic: tuple[int, int] | None = None
+    loss_scale: LossScale | None = field(default=None, metadata={"option": ""})
+
+    scales_losses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self, check_whole, "replicas", of="AllReduce's ")
@@ -152,7 +160,16 @@ class AllReduce(Driver):
 
     @override
     def fitted(self, plan: Plan) -> AllReduce:
-        return replace(self, by=fastest_of(plan)) if self.by == "auto" else self
+        found = replace(self, by=fastest_of(plan)) if self.by == "auto" else self
+        if plan.precision == "float16":
+            check_scalable(plan)
+            return replace(found, loss_scale=self.loss_scale or LossScale())
+        if self.loss_scale is not None:
+            raise ValueError(
+                f"AllReduce has a loss_scale, and the plan computes in {plan.precision}, whose gradients do "
+                'not vanish; leave it out, or partition(..., precision="float16")'
+            )
+        return found
 
     @override
     def describe(self, computers: Sequence[Sequence[str]]) -> str:
@@ -164,7 +181,11 @@ class AllReduce(Driver):
     def replica(self, me: Member) -> a.Program:
         by, own = self._algorithm, self.shard_optimizer
         for step in me.steps():
-            yield a.Compute(step)
+            if self.loss_scale is None:
+                yield a.Compute(step)
+            elif not (yield from self._compute_scaled(me, step, self.loss_scale)):
+                yield a.SafePoint()
+                continue
             if self.compress is not None:
                 for turn in range(len(self.compress.rounds)):
                     yield a.ExchangeMessages(step, compress=self.compress, by=by, turn=turn)
@@ -177,3 +198,17 @@ class AllReduce(Driver):
             if own:
                 yield a.AllGather("parameters", by=by)
             yield a.SafePoint()
+
+    @staticmethod
+    def _compute_scaled(me: Member, step: int, settings: LossScale) -> Generator[a.Action, Any, bool]:
+        """Computes the gradient with the scale of the step; returns whether all parts of all replicas have a
+        finite one, which is then divided by the scale.
+        """
+        state = me.loss_scale or settings.first
+        yield a.Compute(step, loss_scale=state.scale)
+        norms = yield a.Dots((("gradient", "gradient"),), by=Tree())
+        finite = all(math.isfinite(norm) for norms_of_replica in norms for norm in norms_of_replica)
+        me.loss_scale = settings.after(state, finite=finite)
+        if finite:
+            yield a.Combine("gradient", {"gradient": 1.0 / state.scale})
+        return finite

@@ -65,6 +65,9 @@ class Driver(Arguments):
     evaluates: ClassVar[bool] = False
     """States whether `coordinator(run)` yields requests on vectors that shards hold, and no `Work`."""
 
+    scales_losses: ClassVar[bool] = False
+    """States whether its program scales the loss of a plan in float16."""
+
     ends: ClassVar[str] = ""
     """Words for how a run ends where there are no `epochs`; "": the driver has epochs."""
 

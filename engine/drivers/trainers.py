@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
+from partita.engine.drivers.scaled_losses import check_driver
 from partita.engine.drivers.trainer import Resumed, Trainer
 from partita.engine.files.push_log import pushes_of_part, pushes_to_shard
 from partita.engine.methods import LBFGS, Method
@@ -62,6 +63,7 @@ def trainers(driver: Driver, job: Job, epochs: int) -> Sequence[Trainer]:
     stages = driver.stages(epochs)
     for n, (stage, passes) in enumerate(stages, 1):
         one = stage.fitted(job.plan)
+        check_driver(one, job.plan)
         one.check_programs()
         kind = JoinedTrainer if not one.shards else EvaluationTrainer if one.evaluates else LeasedTrainer
         found.append(kind(job, one, epochs=passes, alone=n == len(stages)))

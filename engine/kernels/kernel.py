@@ -41,7 +41,7 @@ class KernelContext:
         windows: for each source, the rows `[start, stop)` of its activations that the machine holds.
         grad_windows: for each source, the rows `[start, stop)` of the array that takes its gradient.
         batch: examples in the arrays.
-        precision: "float32", "float64" or "bfloat16".
+        precision: "float32", "float64", "bfloat16" or "float16".
         threads: how many the kernel may use.
         device: "cpu", or a GPU as "cuda:0".
         mean_over: examples over which a loss takes the mean; `batch` if not given.
@@ -360,11 +360,13 @@ class LossKernel(Kernel):
     Attributes:
         mean_over: examples over which its gradients are the mean; set to fewer than `context.minibatch`
             before the calls of a minibatch that is not full.
+        loss_scale: factor of its gradients, in float16.
     """
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         super().__init__(context, arrays, pool)
         self.mean_over = context.minibatch
+        self.loss_scale = 1.0
 
     @abstractmethod
     def metrics(self, count: int) -> tuple[float, int]:

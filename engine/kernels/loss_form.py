@@ -56,7 +56,8 @@ class LossFormKernel(LayerFormKernel, LossKernel):
         compute = self.forward_rows((self.context.rows,))
 
         def call() -> None:
-            self._grad.fill_(self._loss.loss_weight / (self.mean_over * self.context.grid.n_nodes))
+            weight = self._loss.loss_weight * self.loss_scale
+            self._grad.fill_(weight / (self.mean_over * self.context.grid.n_nodes))
             if self._weights is not None:
                 self._grad.mul_(self._weights.reshape(self._grad.shape))
             compute()

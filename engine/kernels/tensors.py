@@ -14,6 +14,7 @@ TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
     np.dtype(np.float32): torch.float32,
     np.dtype(np.float64): torch.float64,
     np.dtype(np.uint16): torch.bfloat16,
+    np.dtype(np.float16): torch.float16,
     np.dtype(np.int64): torch.int64,
     np.dtype(np.uint8): torch.uint8,
 }
@@ -74,7 +75,10 @@ def use_threads(threads: int) -> None:
 
 
 def leaf(tensor: torch.Tensor, learns: bool, as_stored: bool) -> torch.Tensor:
-    """A tensor without a history, integers as they are; in the precision of sums, or as stored."""
-    narrow = tensor.dtype == torch.bfloat16 and not as_stored
+    """A tensor without a history, integers as they are; in the precision of sums, or as stored.
+
+    float16 is never taken as it is: its products on a CPU may sum in float16.
+    """
+    narrow = tensor.dtype == torch.float16 or (tensor.dtype == torch.bfloat16 and not as_stored)
     found = tensor.float() if narrow else tensor.data
     return found.requires_grad_(learns and found.is_floating_point())

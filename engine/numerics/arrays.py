@@ -26,11 +26,14 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
 
 
 def add_array(target: Array, other: Array) -> None:
-    """Adds stored numbers to others of the same shape, in place; bfloat16 may be added to float32.
+    """Adds stored numbers to others of the same shape, in place; narrower ones may be added to float32.
 
-    A sum in bfloat16 is taken in float32 and rounded once.
+    A sum in bfloat16 or float16 is taken in float32 and rounded once.
     """
-    if target.dtype != other.dtype:
+    if other.dtype == np.float16:
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(target, other, out=target)
+    elif target.dtype != other.dtype:
         _add_upcast(target.reshape(-1), other.reshape(-1))
     elif target.dtype == np.uint16 and not (target.flags.c_contiguous and other.flags.c_contiguous):
         for one, another in zip(target, other, strict=True):
@@ -42,9 +45,12 @@ def add_array(target: Array, other: Array) -> None:
 
 
 def stored(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Converts numbers (of any strides) to storage type, C-contiguous: rounded for bfloat16's `uint16`."""
+    """Converts numbers (of any strides) to storage type, C-contiguous: rounded for float16, and bfloat16's
+    `uint16`.
+    """
     if dtype != np.uint16:
-        return np.ascontiguousarray(values, dtype)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(values, dtype)
     return downcast_array(np.ascontiguousarray(values, np.float32), np.empty(values.shape, dtype))
 
 

@@ -1,7 +1,8 @@
-"""Precisions by name, and bfloat16.
+"""Precisions by name, bfloat16 and float16.
 
 NumPy has no bfloat16, so its numbers are kept as `uint16`: the upper half of a float32's bits (sign, 8 bits
-of exponent, 7 of fraction). Sums of such numbers, and the masters of parameters, are float32.
+of exponent, 7 of fraction). float16 is NumPy's own: 5 bits of exponent, 10 of fraction; larger numbers than
+65,504 become infinite. Sums of either, and the masters of parameters, are float32.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from partita.engine.numerics.compiled import compiled
 
 Array = npt.NDArray[Any]
 
-_STORAGE: Final = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16}
-_MASTER: Final = {"float32": np.float32, "float64": np.float64, "bfloat16": np.float32}
+_STORAGE: Final = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "float16": np.float16}
+_MASTER: Final = {"float32": np.float32, "float64": np.float64, "bfloat16": np.float32, "float16": np.float32}
 
 
 def storage(precision: str) -> np.dtype[Any]:
@@ -93,15 +94,15 @@ def _downcast(source: Array, out: Array) -> None:
 
 
 def upcast_array(source: Array, out: Array | None = None) -> Array:
-    """Converts stored numbers: to float32 `[*shape]` from bfloat16's bits, else to their own type.
+    """Converts stored numbers: to float32 `[*shape]` from float16 or bfloat16's bits, else to their own type.
 
     Args:
         source: in storage type, C-contiguous.
         out: receives them, C-contiguous; a new array if not given.
     """
     if out is None:
-        out = np.empty(source.shape, np.float32 if source.dtype == np.uint16 else source.dtype)
-    if source.dtype == out.dtype:
+        out = np.empty(source.shape, np.float32 if source.dtype.itemsize == 2 else source.dtype)
+    if source.dtype != np.uint16 or out.dtype == np.uint16:
         np.copyto(out, source)
     else:
         _upcast(source.reshape(-1), out.reshape(-1))
@@ -109,15 +110,16 @@ def upcast_array(source: Array, out: Array | None = None) -> Array:
 
 
 def downcast_array(source: Array, out: Array) -> Array:
-    """Converts numbers to the storage type of `out`: rounded to nearest, ties to even, for bfloat16's
-    `uint16`.
+    """Converts numbers to the storage type of `out`: rounded to nearest, ties to even, for float16, in which
+    they may become infinite, and bfloat16's `uint16`.
 
     Args:
         source: float32 or float64, C-contiguous.
         out: of its shape, C-contiguous.
     """
     if source.dtype == out.dtype or out.dtype != np.uint16:
-        np.copyto(out, source)
+        with np.errstate(over="ignore"):
+            np.copyto(out, source)
     else:
         _downcast(source.reshape(-1), out.reshape(-1))
     return out

@@ -19,6 +19,7 @@ from partita.engine.parameters.formats import Fields, NewerFormat, Upgrade, deco
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.module_names import ModuleEntry
 from partita.engine.protocol.coordinator_effects import ShardFile
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.names import part_indices, shard_index
 
 SHARD_FILE: Final = re.compile(
@@ -32,6 +33,14 @@ def _record_2(fields: Fields) -> Fields:
     return renamed(fields, {"epoch": "incarnation"})
 
 
+def _record_3(fields: Fields) -> Fields:
+    """Format 3 may have `loss_scale`. Numbers of machines are read as texts before their types are known."""
+    counts = fields.get("updates_of", {})
+    if not isinstance(counts, dict) or not all(str(machine).isdecimal() for machine in counts):
+        raise msgspec.ValidationError("no updates of machines")
+    return {**fields, "updates_of": {int(machine): n for machine, n in counts.items()}}
+
+
 def _manifest_2(fields: Fields) -> Fields:
     files = fields.get("entries")
     if not isinstance(files, list) or not all(isinstance(one, dict) for one in files):
@@ -41,7 +50,7 @@ def _manifest_2(fields: Fields) -> Fields:
     return {**renamed(fields, names), "entries": entries}
 
 
-RECORD_UPGRADES: Final[tuple[Upgrade, ...]] = (_record_2,)
+RECORD_UPGRADES: Final[tuple[Upgrade, ...]] = (_record_2, _record_3)
 MANIFEST_UPGRADES: Final[tuple[Upgrade, ...]] = (
     _manifest_2,
     dict,
@@ -76,6 +85,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             files.
         units: for each machine's range, the units of work that the numbers contain; empty in older files, and
             in those of parts.
+        loss_scale: of a part that keeps parameters, where losses are scaled.
         format: of records.
     """
 
@@ -88,6 +98,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stops: dict[str, int] = {}
     updates_of: dict[int, int] = {}
     units: tuple[UnitsOfRange, ...] = ()
+    loss_scale: ScaleState | None = None
     format: int = newest(RECORD_UPGRADES)
 
     @property

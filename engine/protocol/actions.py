@@ -45,6 +45,7 @@ class Compute:
         teaches: keep the predictions of the present parameters, with this weight among those of the step's
             teachers, and compute nothing else: "gradient" then has no meaning. 0: compute the gradient.
         distil: weight of a further term of the loss: its distance from what the teachers have predicted.
+        loss_scale: factor of the gradient, which may then be infinite or not a number. 1: it must be finite.
     """
 
     step: int
@@ -53,6 +54,7 @@ class Compute:
     _: KW_ONLY
     teaches: float = 0.0
     distil: float = 0.0
+    loss_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

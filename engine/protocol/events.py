@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.message_base import UnitRange
 from partita.engine.protocol.messages import Malformed, Message
 
@@ -83,7 +84,8 @@ class Persist:
     """Effect: write the shard's state, as it is now, to its file of this checkpoint, with these counts;
     `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied;
     `units` are those of the pushes; `updates_of` the updates of each machine's numbers, and `updates` is the
-    largest of them; `finite` refuses to write numbers that are not.
+    largest of them; `finite` refuses to write numbers that are not. `loss_scale` is that of replicas which
+    keep the parameters, where losses are scaled.
     """
 
     checkpoint: int
@@ -95,6 +97,7 @@ class Persist:
     units: HeldUnits = field(default_factory=dict)
     finite: bool = False
     updates_of: Mapping[int, int] = field(default_factory=dict)
+    loss_scale: ScaleState | None = None
 
 
 @dataclass(frozen=True, slots=True)

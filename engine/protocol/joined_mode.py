@@ -196,6 +196,7 @@ class JoinedMode(WorkMode):
             scale=self._scale,
             points=agreed.points,
             anew=anew,
+            loss_scale=agreed.loss_scale,
         )
         self._views = tuple(
             replace(self._view, places=self._places(change.members, machine))

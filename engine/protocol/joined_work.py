@@ -106,6 +106,7 @@ class JoinedWork(Work):
         self._joins = False  # from the next safe point on it is that of all
         self._number = 0  # of the next step that is computed
         self._scale = 1.0  # of the learning rate, in the view whose steps are done
+        self._loss_scale = seat.loss_scale  # of the state
         self._early: list[Received] = []
         self._reports: Final = ProgramReports()
         self._saves: Final = Saves(seat.incarnation)
@@ -237,7 +238,8 @@ class JoinedWork(Work):
 
     def _paused(self, view: int) -> Send:
         within = self._completes and not self._computes
-        answer = rm.Paused(view, self.step, self._completes, self._alone, self.points, within, self._loaded)
+        place = self.points, within, self._loaded, self._loss_scale
+        answer = rm.Paused(view, self.step, self._completes, self._alone, *place)
         return Send(COORDINATOR, answer)
 
     def _publish(self, view: rm.View, now: float) -> Iterator[Any]:
@@ -291,7 +293,7 @@ class JoinedWork(Work):
             yield StateReceived(view.step)
         assert (self.step, self.points) == (view.step, view.points), (self.step, self.points, view)
         self.stage = Stage.AT_WORK
-        self._scale = view.scale
+        self._scale, self._loss_scale = view.scale, view.loss_scale
         self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
         self._reports.begin(now)
         self._changed = self._combined = self._computes = False
@@ -397,7 +399,7 @@ class JoinedWork(Work):
         self.computing, self._computes = self._number, True
         self._number += 1
         place = member.position, member.rank, member.replicas
-        taught = action.teaches, action.distil
+        taught = action.teaches, action.distil, action.loss_scale
         return RunStep(self.computing, step, *place, action.alone, action.of, *taught)
 
     def done(self, done: StepDone, now: float) -> Iterable[Any]:
@@ -432,6 +434,7 @@ class JoinedWork(Work):
         """Notes a safe point after so many steps. Returns whether it is the first one there."""
         is_first = step != self.step
         self.step, self.points = step, 0 if is_first else self.points + 1
+        self._loss_scale = self.me.loss_scale
         return is_first
 
     def _finish(self, now: float) -> Iterator[Any]:
@@ -447,7 +450,9 @@ class JoinedWork(Work):
     def _save_if_there(self) -> list[Any]:
         """Begins the file that the coordinator asked for, if the state is the last one of its step."""
         is_last = self._computes or self.stage is Stage.DONE
-        return self._saves.at(self.step) if self.step is not None and is_last and not self._changed else []
+        if self.step is None or not is_last or self._changed:
+            return []
+        return self._saves.at(self.step, self._loss_scale)
 
     def waits(self) -> Iterator[tuple[str, str]]:
         """Yields (host, what) that the part gets no further without."""

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from partita.engine.protocol.actions import Portion
 from partita.engine.protocol.events import Received, Span
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.names import part_name
 
 STEPS_OF_A_VIEW: Final = 1 << 32
@@ -45,6 +46,7 @@ class RunStep:
         alone: the gradient is the mean over the examples of this replica.
         of: the examples of a client in the place of the joined batch's; the gradient is the mean over them.
         teaches, distil: see `actions.Compute`.
+        loss_scale: factor of the gradient.
     """
 
     number: int
@@ -56,6 +58,7 @@ class RunStep:
     of: Portion | None = None
     teaches: float = 0.0
     distil: float = 0.0
+    loss_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,7 @@ class PartSeat:
         item_bytes: bytes of a number in all of them; "dots" has eight.
         step: steps done in the state that the process starts from.
         points: safe points of it, after the first one of its step: a checkpoint has the last state of one.
+        loss_scale: of it; None where losses are not scaled, or the state is that of the start.
     """
 
     replica: int
@@ -285,6 +289,7 @@ class PartSeat:
     item_bytes: int = 4
     step: int = 0
     points: int = 0
+    loss_scale: ScaleState | None = None
 
     @property
     def name(self) -> str:

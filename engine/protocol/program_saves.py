@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from partita.engine.protocol.checkpoint_messages import Save, Saved, SaveFailed
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Send
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.names import COORDINATOR
 
 
@@ -29,8 +30,8 @@ class Saves:
         reason = f"it has done step {step} already, and was asked for the state after {save.step}"
         return self._fail(reason, late=True)
 
-    def at(self, step: int) -> list[Any]:
-        """Returns the effects of a state after so many steps."""
+    def at(self, step: int, loss_scale: ScaleState | None = None) -> list[Any]:
+        """Returns the effects of a state after so many steps, with its loss scale."""
         asked = self._asked
         if asked is None or self._writes or self._answer is not None or step < asked.step:
             return []
@@ -38,7 +39,7 @@ class Saves:
             reason = f"it has the state after step {step}, and not the one after {asked.step}"
             return self._fail(reason, late=True)
         self._writes = True
-        return [Persist(asked.checkpoint, self._incarnation, step, step)]
+        return [Persist(asked.checkpoint, self._incarnation, step, step, loss_scale=loss_scale)]
 
     def written(self, event: Persisted | NotPersisted) -> list[Any]:
         """Answers the coordinator, unless it has asked for another file meanwhile."""

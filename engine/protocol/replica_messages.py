@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.message_base import Count, MessageStruct
 
 # Views: which replicas do the next steps together.
@@ -21,7 +22,8 @@ class Paused(MessageStruct, frozen=True, tag=True):
     None: it has none, because it was receiving one. `points`: safe points of that state after the first one
     of its step. `completes`: it can reach the next safe point without other replicas; `within`: which is of
     the same step. `alone`: its replica has made the state alone, which others do not have. `loaded`: the
-    state is a checkpoint's, which was read.
+    state is a checkpoint's, which was read. `loss_scale`: of that state; None where losses are not scaled, or
+    its first step is to come.
     """
 
     view: Count
@@ -31,6 +33,7 @@ class Paused(MessageStruct, frozen=True, tag=True):
     points: Count = 0
     within: bool = False
     loaded: bool = False
+    loss_scale: ScaleState | None = None
 
 
 class StateCopy(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +60,7 @@ class View(MessageStruct, frozen=True, tag=True):
         scale: factor of the learning rate.
         points: safe points of the state that they go on from, after the first one of its step.
         anew: a member's state may have come from another one, or from a file, since its last safe point.
+        loss_scale: of that state; None where losses are not scaled, or their first step is to come.
     """
 
     number: Count
@@ -70,6 +74,7 @@ class View(MessageStruct, frozen=True, tag=True):
     scale: float = 1.0
     points: Count = 0
     anew: bool = False
+    loss_scale: ScaleState | None = None
 
 
 class Joined(MessageStruct, frozen=True, tag=True):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.replica_messages import Pause, Paused, StateCopy
 
@@ -20,12 +21,13 @@ from partita.engine.protocol.replica_messages import Pause, Paused, StateCopy
 class Agreement:
     """The state from which a view goes on: `step` steps done, and the copies that come first.
 
-    `points`: safe points after the first one of its step.
+    `points`: safe points after the first one of its step. `loss_scale`: of the state.
     """
 
     step: int
     copies: tuple[StateCopy, ...]
     points: int = 0
+    loss_scale: ScaleState | None = None
 
 
 Place: TypeAlias = tuple[int, int]
@@ -97,11 +99,15 @@ class ViewChange:
         place, of_parts = max(whole.values(), default=_NOWHERE), self._reached_by_parts()
         if of_parts > place:
             copies = [copy for machine in range(self.machines) for copy in self._to_parts(of_parts, machine)]
-            return Agreement(of_parts[0], tuple(copies), of_parts[1])
+            return Agreement(of_parts[0], tuple(copies), of_parts[1], self._loss_scale(of_parts))
         if not whole:
             return None
         sources = self._trusted([replica for replica, its in whole.items() if its == place])
-        return Agreement(place[0], tuple(self._copies(place, sources)), place[1])
+        return Agreement(place[0], tuple(self._copies(place, sources)), place[1], self._loss_scale(place))
+
+    def _loss_scale(self, place: Place) -> ScaleState | None:
+        """The loss scale of a state, of which one part at least is there already."""
+        return next((one.loss_scale for one in self._answers.values() if _at(one) == place), None)
 
     def _trusted(self, sources: list[int]) -> list[int]:
         """The replicas of those at a place whose states the others of their groups have, too.

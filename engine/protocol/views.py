@@ -95,6 +95,7 @@ class Member:
         position: of that step.
         points: safe points of the state that the view begins with, after the first one of its step.
         anew: whether the states of some replicas may have come from others, or from a file, before that.
+        loss_scale: of that step, as the driver's program sets it after each; None before the first one.
     """
 
     def __init__(self, replica: int, machine: int, view: View, batches: JoinedBatches) -> None:
@@ -111,6 +112,7 @@ class Member:
         self.step, self.position = view.step, view.position
         self.points: Final = view.points
         self.anew: Final = view.anew
+        self.loss_scale = view.loss_scale
         self._until: Final = view.until
         self._batches: Final = batches
         self._inside = False

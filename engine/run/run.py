@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from partita.engine.parameters.files import save_parameters
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Outcome
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.run.data import check_plan
 from partita.engine.run.metrics import Iteration, Record, TrainingProgress
 from partita.engine.run.state_files import has_modules, initial_of, save_state, state_dict_of
@@ -37,6 +38,7 @@ class Run:
         outcome: how the batch method ended; None where there was none, or it was interrupted.
         stopped: why the run ended before all of its epochs or iterations were done; "": it did not.
         validations: the figures of each validation in the course of the run.
+        loss_scale: of a plan in float16: the scale at the end, and the steps that were skipped.
     """
 
     plan: Plan
@@ -50,6 +52,7 @@ class Run:
     outcome: Outcome | None = None
     stopped: str = ""
     validations: tuple[Record, ...] = ()
+    loss_scale: ScaleState | None = None
 
     def __repr__(self) -> str:
         """Network and progress: `Run(digits: 11,530 parameters, 2 machines; 440 steps in 4.6 s)`."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from partita.engine.drivers.scaled_losses import check_session
 from partita.engine.drivers.session import Steps
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
@@ -123,6 +124,7 @@ class Session(Arguments):
 
     def __post_init__(self, parameters: Mapping[str, Vector] | int, show: Show | OnPhase) -> None:
         check_plan(self.plan)
+        check_session(self.optimizer, self.plan)
         warn_of_slow_nodes(self.plan.graph)
         if self.hosts not in get_args(Hosts):
             own = "".join(f"{name!r}, " for name in get_args(Hosts))

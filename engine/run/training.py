@@ -21,6 +21,7 @@ from partita.engine.parameters.log import log_folders, next_log, remove_logs
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.module_names import module_entries
 from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.parameters.reader import Checkpoint
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import (
     AppendJournal,
@@ -37,6 +38,7 @@ from partita.engine.protocol.coordinator_effects import (
 from partita.engine.protocol.durability import Log
 from partita.engine.protocol.failure import RunFailed
 from partita.engine.protocol.kept_vector import states_of
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.names import backup_index, part_indices, shard_index
 from partita.engine.run.callbacks.dispatch import Callbacks
 from partita.engine.run.caller import Caller
@@ -435,7 +437,10 @@ class Training(Work):
             outcome=outcome,
             stopped=stopped,
             validations=tuple(self._stops.validations),
+            loss_scale=self._loss_scale(done.checkpoint if held is None else held),
         )
+        if run.loss_scale is not None:
+            self._display.print_line(str(run.loss_scale))
         if trainer.unit == "iteration":
             run = replace(run, iterations=sum(done.steps))
         else:
@@ -454,9 +459,18 @@ class Training(Work):
 
     def _parameters(self, number: int | None) -> dict[str, Vector]:
         """Parameters of the run's last checkpoint, or of its start."""
-        shapes = self.trainer.job.shapes
-        if number is None:
-            number = self._resumed_checkpoint
-        if number is None:
-            return load_parameters(self.trainer.initial, shapes)
-        return self.store.open(number, shapes).parameters()
+        found = self._checkpoint(number)
+        if found is None:
+            return load_parameters(self.trainer.initial, self.trainer.job.shapes)
+        return found.parameters()
+
+    def _loss_scale(self, number: int | None) -> ScaleState | None:
+        """The loss scale in the run's last checkpoint; None where losses are not scaled."""
+        if self.trainer.job.plan.precision != "float16" or (found := self._checkpoint(number)) is None:
+            return None
+        return next((one.loss_scale for one in found.records.values()), None)
+
+    def _checkpoint(self, number: int | None) -> Checkpoint | None:
+        """The run's last checkpoint; None: there is none, it stands where it began."""
+        number = self._resumed_checkpoint if number is None else number
+        return None if number is None else self.store.open(number, self.trainer.job.shapes)

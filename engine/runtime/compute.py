@@ -236,6 +236,7 @@ class Computations:
 
         def call_and_count() -> None:
             loss_kernel.mean_over = self._mean_over(first)
+            loss_kernel.loss_scale = self._feed.loss_scale
             begin()
             call()
             if not counts:
@@ -298,6 +299,7 @@ class Computations:
 
         def call_and_mask() -> None:
             loss_kernel.mean_over = self._mean_over(first)
+            loss_kernel.loss_scale = self._feed.loss_scale
             call()
             real = self._real(first, examples)
             if real < examples:

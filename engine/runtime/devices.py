@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import add_array, downcast_array, upcast_array
-from partita.engine.parameters.optimizers import Optimizer, Update, sum_of_squares
+from partita.engine.parameters.optimizers import Optimizer, Update, UpdateContext, sum_of_squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.runtime.window import Window
@@ -68,13 +68,13 @@ class Device:
 
     def copy(self, target: Array, source: Array) -> None:
         """Copies an array into one of the same shape, whose precision may be another."""
-        if target.dtype == np.uint16:
+        if target.dtype.itemsize == 2:
             downcast_array(source, target)
         else:
             upcast_array(source, target)
 
     def add(self, target: Array, other: Array) -> None:
-        """Adds an array to one of the same shape and dtype, or bfloat16 to float32."""
+        """Adds an array to one of the same shape and dtype, or bfloat16 or float16 to float32."""
         add_array(target, other)
 
     def sum_of_squares(self, vector: Vector) -> Any:
@@ -91,8 +91,20 @@ class Device:
         accumulated: Vector | None,
         copy: Array | None,
     ) -> Update:
-        """Prepares an update, as `Optimizer.bind`; the update returns True while its result is not known."""
-        return optimizer.bind(values, gradient, state, accumulated=accumulated, copy=copy)
+        """Prepares an update, as `Optimizer.bind`; the update returns True while its result is not known.
+
+        A copy in float16, which compiled loops do not have, is written after it.
+        """
+        if copy is None or copy.dtype != np.float16:
+            return optimizer.bind(values, gradient, state, accumulated=accumulated, copy=copy)
+        update = optimizer.bind(values, gradient, state, accumulated=accumulated, copy=None)
+
+        def update_and_copy(context: UpdateContext) -> bool:
+            finite = update(context)
+            self.copy(copy, values)
+            return finite
+
+        return update_and_copy
 
     def updates_were_finite(self) -> bool:
         """Returns whether all updates since the last call were finite that could not report it themselves."""

@@ -42,6 +42,7 @@ class Feed(ABC):
             its portions are added to others; else the mean is over the real examples.
         mean_over: the number of examples over which a gradient is the mean, where the step's are a share of
             them and gradients of other replicas are added; None: see `pads_portions`.
+        loss_scale: factor of the step's gradients.
     """
 
     step: int = 0
@@ -51,6 +52,7 @@ class Feed(ABC):
     count: int = 0
     pads_portions: bool = False
     mean_over: int | None = None
+    loss_scale: float = 1.0
 
     @abstractmethod
     def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
@@ -162,7 +164,7 @@ class Examples:
             taken = self._scratch(name, array, len(chosen))
             np.take(array, chosen, axis=0, out=taken, mode="clip")
         transposed = node_major(taken, box, out.shape)
-        if out.dtype == np.uint16:
+        if out.dtype.itemsize == 2:
             out[...] = stored(np.asarray(transposed, np.float32), out.dtype)
         else:
             np.copyto(out, transposed)

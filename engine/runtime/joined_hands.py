@@ -20,6 +20,7 @@ from partita.engine.parameters.reader import Checkpoint
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.kept_vector import Kept
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import PartSeat, RunStep, SharedSpan
 from partita.engine.protocol.views import JoinedBatches
@@ -109,7 +110,7 @@ class JoinedHands(Hands):
         )
 
         def prepare(step: RunStep) -> None:
-            arrays.step = step.step
+            arrays.step, feed.loss_scale = step.step, step.loss_scale
             computations.distillation.begin(step.number, teaches=step.teaches, distil=step.distil)
             if step.of is not None:
                 feed.choose_portion(step.of, step=step.step)
@@ -127,9 +128,7 @@ class JoinedHands(Hands):
             timeout_s=task.instruction_timeout_s,
             validation=task.validator(host, vectors),
         )
-        seat = self._seat(
-            task, host.incarnation, size=exchanged.size, state=exchanged.names, step=loaded.step
-        )
+        seat = self._seat(task, host.incarnation, size=exchanged.size, state=exchanged.names, loaded=loaded)
         work = JoinedWork(seat, self.batches)
         return Part(task.program, work, version=seat.step), body
 
@@ -157,7 +156,8 @@ class JoinedHands(Hands):
         own = found.manifest.run == self.run
         step = max(record.version for record in found.records.values()) if own else self.first_step
         unsent = Unsent(names, self._unsent(task, found)) if names else None
-        return _Loaded(step, found.updates(slots), unsent)
+        scales = (record.loss_scale for record in found.records.values())
+        return _Loaded(step, found.updates(slots), unsent, next(filter(None, scales), None))
 
     def _unsent(self, task: PartTask, found: Checkpoint) -> dict[str, Vector]:
         """The state of the replica's compressor in a checkpoint."""
@@ -173,7 +173,7 @@ class JoinedHands(Hands):
         )
 
     def _seat(
-        self, task: PartTask, incarnation: int, *, size: int, state: tuple[str, ...], step: int
+        self, task: PartTask, incarnation: int, *, size: int, state: tuple[str, ...], loaded: _Loaded
     ) -> PartSeat:
         machines, norms = len(task.plan.cluster), self._norms(task)
         return PartSeat(
@@ -187,20 +187,22 @@ class JoinedHands(Hands):
             exchanges=machines + (norms is not None),
             state=state,
             item_bytes=np.dtype(self.precision).itemsize,
-            step=step,
-            points=int(step > 0),
+            step=loaded.step,
+            points=int(loaded.step > 0),
+            loss_scale=loaded.loss_scale,
         )
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The state that a part starts from: the steps that it holds, its updates, also in earlier runs, and what
-    its compressor keeps.
+    """The state that a part starts from: the steps that it holds, its updates, also in earlier runs, what its
+    compressor keeps, and its loss scale.
     """
 
     step: int
     updates: int
     unsent: Unsent | None = None
+    loss_scale: ScaleState | None = None
 
 
 def shared_spans(layout: Layout) -> tuple[tuple[SharedSpan, ...], ...]:

@@ -43,7 +43,7 @@ class PreparedExamples(Examples):
         except DataError as error:
             raise CannotGoOn(str(error)) from error
         transposed = node_major(batch[name][first : first + out.shape[-1]], box, out.shape)
-        if out.dtype == np.uint16:
+        if out.dtype.itemsize == 2:
             out[...] = stored(transposed, out.dtype)
         else:
             np.copyto(out, transposed)

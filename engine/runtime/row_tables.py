@@ -82,7 +82,7 @@ class PartTable:
 
     def _round(self, rows: Rows) -> None:
         if self._copy is not None:
-            narrow = np.empty((len(rows), self.place.width), np.uint16)
+            narrow = np.empty((len(rows), self.place.width), self._copy.dtype)
             downcast_array(self._values[rows], narrow)
             self._copy[rows] = narrow
 

@@ -63,7 +63,9 @@ class StateFiles:
         checkpoint, version = order.checkpoint, order.version
         units = tuple(UnitsOfRange(*span, held) for span, held in order.units.items())
         counts = (dict(order.seen), order.updates, dict(order.stops), dict(order.updates_of), units)
-        record = ShardRecord(self._run, self._host.name, order.incarnation, version, *counts)
+        record = ShardRecord(
+            self._run, self._host.name, order.incarnation, version, *counts, loss_scale=order.loss_scale
+        )
         try:
             if order.finite:
                 snapshot.check_finite()

@@ -14,9 +14,9 @@ from partita.layers.losses import Loss
 from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Operand
 
-ITEM_BYTES: Final = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
+ITEM_BYTES: Final = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8}
 """Bytes of a number, by its dtype."""
-MASTERS: Final = {"float32": "float32", "float64": "float64", "bfloat16": "float32"}
+MASTERS: Final = {"float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32"}
 """For each precision, that of the parameters that optimizers update, of gradients and of sums."""
 PRECISIONS: Final = {name: ITEM_BYTES[name] for name in MASTERS}
 """Bytes of an activation or its gradient, by precision."""

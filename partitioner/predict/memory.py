@@ -21,8 +21,8 @@ def vector_bytes(
 ) -> int:
     """Bytes of the vectors that are as long as the machine's parameters.
 
-    These are the parameters, and in bfloat16 the copy that kernels read; in training also the gradient where
-    it is whole, the optimizer's state, and Downpour's gradients.
+    These are the parameters, and in bfloat16 and float16 the copy that kernels read; in training also the
+    gradient where it is whole, the optimizer's state, and Downpour's gradients.
 
     Args:
         sizes: sizes of the network.
@@ -31,7 +31,7 @@ def vector_bytes(
         driver: the driver that plays them.
         optimizer_vectors: number of such vectors in the optimizer's state.
     """
-    copied = n_parameters * 2 if sizes.precision == "bfloat16" else 0
+    copied = n_parameters * 2 if sizes.precision != sizes.master else 0
     vectors = 1
     if kind.train:
         vectors += optimizer_vectors + (kind.gradients == "whole") + 2 * (driver == "downpour")

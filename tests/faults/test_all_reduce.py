@@ -14,7 +14,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from partita.engine import SGD, Adam, AllReduce, Interrupted, Run, RunFailed, Server, Tree, evaluate, train
+from partita.engine import (
+    SGD,
+    Adam,
+    AllReduce,
+    Interrupted,
+    LossScale,
+    Run,
+    RunFailed,
+    Server,
+    Tree,
+    evaluate,
+    train,
+)
 from partita.engine.parameters.compression import Compressor, PowerSGD, TopK
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.coordinator_effects import Progress
@@ -112,6 +124,24 @@ def test_any_part_may_be_killed_again_and_again(witness: Witness, name: str) -> 
         )
     assert_same(train_toy(machines=2), machines=2)
     assert sum("is started again" in text for text in witness.texts) == 3
+
+
+@pytest.mark.slow
+def test_a_part_that_is_killed_in_float16_goes_on_with_the_scale_of_the_others(witness: Witness) -> None:
+    """The scale rises and falls all the time, so that another one would skip other steps."""
+    cluster = Cluster.local(machines=2)
+    plan = partition(toy.network(), cluster, batch=8, precision="float16", strategy="balanced")
+    scale = LossScale(start=2.0**24, double_after=3)
+    driver = AllReduce(replicas=2, optimizer=Adam(0.01), loss_scale=scale)
+    expected = train(plan, toy.data(), driver=driver, epochs=40)
+    for name, step in (("part 0.1", 10 * PER_EPOCH), ("part 1.0", 20 * PER_EPOCH)):
+        witness.when(lambda progress, least=step: progress.step > least, kill(name))  # type: ignore[misc]
+    run = train(plan, toy.data(), driver=driver, epochs=40)
+    assert sum("is started again" in text for text in witness.texts) == 2
+    assert run.loss_scale == expected.loss_scale and expected.loss_scale is not None
+    assert expected.loss_scale.skipped > 20
+    for name, numbers in expected.parameters.items():
+        assert run.parameters[name].tobytes() == numbers.tobytes(), name
 
 
 @pytest.mark.slow

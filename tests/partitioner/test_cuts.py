@@ -104,8 +104,8 @@ def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
     [
         ({"batch": 0}, "the number of examples in a batch is 0; write a whole"),
         (
-            {"precision": "float16"},
-            "there is no precision 'float16'; choose one of float32, float64, bfloat16",
+            {"precision": "float8"},
+            "there is no precision 'float8'; choose one of float32, float64, bfloat16, float16",
         ),
         ({"strategy": "magic"}, "there is no strategy 'magic'; choose one of automatic, balanced, layers"),
     ],
