@@ -10,7 +10,7 @@ All replicas keep what every group has exchanged last. That is also what a run g
 died: their groups may have done other steps, and have parameters of their own.
 
 Source: Anil and others, "Large scale distributed neural network training through online distillation", 2018,
-algorithm 1 and section 2.1 (stale parameters in place of predictions).
+algorithm 1 (stale parameters in place of predictions).
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ LONG = {
         "batch_methods",
         "callbacks",
         "checkpoints",
+        "codistillation",
         "command_line",
         "compression",
         "data",

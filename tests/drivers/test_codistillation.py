@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from partita.engine import SGD, Codistillation
+from partita.engine import SGD, Codistillation, evaluate, train
 from partita.engine.drivers.traffic import traffic
 from partita.engine.protocol.names import part_indices, part_name
 from partita.engine.protocol.replica_messages import StateCopy
@@ -244,3 +244,16 @@ def test_a_replica_that_gets_the_state_of_another_group_goes_on_with_its_own(
         members.close()
     same = all(np.array_equal(one, found[1][name]) for name, one in found[0].items())
     assert same == anew
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed(tmp_path: Path) -> None:
+    """With processes: groups draw parameters of their own, and go on from what they exchanged last."""
+    plan = partition(network("labels"), Cluster.local(machines=2), batch=BATCH)
+    made = driver(2, 4, every=4)
+    settings: dict[str, Any] = {"driver": made, "checkpoints": tmp_path / "run", "show": "nothing"}
+    first = train(plan, data("labels"), epochs=4, **settings)
+    again = train(plan, data("labels"), epochs=8, resume=True, **settings)
+    assert again.steps == (2 * first.steps[0],) * 4
+    losses = [evaluate(run, data("labels"), show="nothing").loss for run in (first, again)]
+    assert losses[1] < losses[0]
