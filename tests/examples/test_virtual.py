@@ -20,6 +20,7 @@ from partita.engine import (
     Compensated,
     Damped,
     Downpour,
+    DynamicAveraging,
     FedAvg,
     LocalSGD,
     ParameterAveraging,
@@ -83,6 +84,17 @@ def test_local_steps_are_those_of_each_replica_with_means_between(
     world.finish()
     rounds = 1 + (0 if every is None else done // every)
     assert world.n_bytes == pytest.approx(rounds * 2 * 2 * Hosts().n_bytes, rel=1e-3), "2 (N - 1) S a round"
+
+
+def test_dynamic_averaging_sends_means_of_some_replicas(problem: Problem) -> None:
+    """2 (B - 1) S for a mean of B of 4 replicas; a mean of all is a round of local SGD."""
+    driver = DynamicAveraging(replicas=4, every=4, delta=0.2, optimizer=SGD(0.2))
+    world = World(driver, problem, Hosts(spread=0.5))
+    world.play(12.0)
+    pairs = world.n_bytes / (2 * Hosts().n_bytes)
+    rounds = min(max(one.points) for one in world.replicas) // 4
+    assert 0 < pairs < 3 * rounds and round(pairs) % 3
+    assert problem.accuracy(world.point) > 0.8
 
 
 def test_elastic_averaging_of_one_replica_is_its_formula(problem: Problem) -> None:
