@@ -56,7 +56,7 @@ class Compressor(Settings, ABC):
     feedback: bool = field(default=True, kw_only=True)
 
     shared_state: ClassVar[tuple[str, ...]] = ()
-    """Of the state vectors those that all replicas have in common; each has the others for itself."""
+    """State vectors that all replicas have in common; each replica has the others for itself."""
 
     rounds: ClassVar[tuple[Kind, ...]] = ("gather",)
     """The kinds of the exchanges of a step, one after the other."""
