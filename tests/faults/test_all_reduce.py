@@ -37,6 +37,7 @@ from tests.faults.helpers import Command, Witness, hosts_of, sigint
 
 EPOCHS = 160  # a report comes after 0.2 s: a host that is killed then is missed before the run ends
 LONG = 400  # so many steps are done before the first checkpoint, and after Ctrl-C
+SHORT = 50
 PER_EPOCH = 256 // (2 * 8)  # steps of two replicas
 STEPS = EPOCHS * PER_EPOCH
 
@@ -97,17 +98,17 @@ def test_a_replica_that_is_killed_costs_time_and_no_bit(witness: Witness, machin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compress", [TopK(0.1, 0.5, warm_up=STEPS), PowerSGD(1)], ids=repr)
+@pytest.mark.parametrize("compress", [TopK(0.1, 0.5, warm_up=SHORT * PER_EPOCH), PowerSGD(1)], ids=repr)
 def test_compressed_gradients_have_the_same_bits_after_a_kill(
     witness: Witness, tmp_path: Path, compress: Compressor
 ) -> None:
     """What a replica had not sent is in the checkpoint to which all go back."""
     plan = partition(toy.network(), Cluster.local(machines=1), batch=8)
     driver = AllReduce(replicas=2, optimizer=SGD(0.05), compress=compress)
-    expected = train(plan, toy.data(), driver=driver, epochs=EPOCHS)
-    witness.when(lambda progress: progress.step > STEPS // 2, kill("part 1.0"))
+    expected = train(plan, toy.data(), driver=driver, epochs=SHORT)
+    witness.when(lambda progress: progress.step > SHORT * PER_EPOCH // 2, kill("part 1.0"))
     settings = {"checkpoints": tmp_path, "checkpoint_every_s": 0.1}
-    run = train(plan, toy.data(), driver=driver, epochs=EPOCHS, **settings)  # type: ignore[arg-type]
+    run = train(plan, toy.data(), driver=driver, epochs=SHORT, **settings)  # type: ignore[arg-type]
     assert witness.index("all replicas are started again from checkpoint")
     for name, numbers in expected.parameters.items():
         assert run.parameters[name].tobytes() == numbers.tobytes(), name
