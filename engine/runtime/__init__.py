@@ -18,7 +18,8 @@ is that of every part, and how the work comes decides on its hands: `leased_hand
 A part's program is played by `player` on kernel threads, and `trace` records the times. For those who
 watch a run, some are `recorded_steps`, folded to `lanes`, and a `measured_host` reports them. `compute` turns
 instructions into calls, with `layer_kernel` for each layer, `parameter_calls`, `fused_update` and
-`regularisation` for parameters, and `distillation` for what teachers predict. `buffers` holds every array in a `window` on one of the `devices` (a GPU is a
+`regularisation` for parameters, and `distillation` for what teachers predict.
+`buffers` holds every array in a `window` on one of the `devices` (a GPU is a
 `torch_device`; `open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler`
 (with `prepared_examples` of data that is read ahead) fill in the
 examples, `updates` uses the gradients (of sparse tables, `row_tables`; `directions` are what norms are
