@@ -5,8 +5,8 @@
 Each driver's own program is played on digits in virtual time: a minibatch takes a drawn time, and the
 parameters take 1 MB on a link of 1 Gbit/s. All replicas together compute the same number of minibatches.
 
-Sources: Black and Kokorin, "Distributed deep learning, part 1: an introduction to distributed training of
-neural networks", Skymind, 2016; Chang, Zhu and others, "Parallel and distributed deep learning", 2016.
+Sources: "Distributed deep learning, part 1: an introduction to distributed training of neural networks",
+Skymind, 2016; the report "Parallel and distributed deep learning", 2016.
 """
 
 from __future__ import annotations
