@@ -138,7 +138,7 @@ def test_every_field_of_a_driver_is_an_option() -> None:
     for name, kind in drivers.DRIVERS.items():
         known = {one.name for one in fields(kind)}
         options = {one.field for one in drivers.OPTIONS[1:] if kind in drivers.HAVING[one.name]}
-        assert known <= options | {"warm_start"}, name
+        assert known <= options | {"warm_start", "loss_scale"}, name
         made, epochs = drivers.make_driver({"driver": name})
         assert type(made) is kind and (epochs is None) == bool(kind.ends)
     by_hand = {"driver": "all-reduce", "elastic": (2, 3), "by": "tree", "momentum": 0.5}

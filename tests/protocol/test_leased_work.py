@@ -275,7 +275,9 @@ def test_a_program_that_does_not_drain_is_drained_when_it_ends() -> None:
     part.machine = Part(program, LeasedWork(part.links), needed=[OTHER])  # type: ignore[arg-type]
     part.begun(stop=1)
     effects = part.done()
-    assert sent(effects, Push) == [Push(0, 0, 0, 0, 1, ((10, 11),))] and not sent(effects, Finished)
+    assert sent(effects, Push) == [Push(0, 0, 0, 0, 1, ((10, 11),), is_last=True)] and not sent(
+        effects, Finished
+    )
     assert sent(part.receive("shard 0", PushAck(0, 0, 0, 1, 0)), Finished) == [Finished(1, 1)]
 
 
@@ -291,8 +293,8 @@ def test_a_drain_in_the_middle_waits_until_all_is_acknowledged() -> None:
     part.machine = Part(program, LeasedWork(part.links), needed=[OTHER])  # type: ignore[arg-type]
     part.begun(stop=2)
     effects = part.done()
-    assert sent(effects, Push) == [Push(0, 0, 0, 0, 1, ((10, 11),))]
+    assert sent(effects, Push) == [Push(0, 0, 0, 0, 1, ((10, 11),), is_last=True)]
     assert not [effect for effect in effects if isinstance(effect, RunUnit)]
     assert RunUnit(1, 1, 11, 1) in part.receive("shard 0", PushAck(0, 0, 0, 1, 0))
-    assert sent(part.done(), Push) == [Push(0, 1, 0, 0, 2, ((11, 12),))]
+    assert sent(part.done(), Push) == [Push(0, 1, 0, 0, 2, ((11, 12),), is_last=True)]
     assert sent(part.receive("shard 0", PushAck(0, 0, 1, 2, 0)), Finished) == [Finished(2, 1)]

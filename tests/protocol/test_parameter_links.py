@@ -280,10 +280,10 @@ def test_draining_pushes_what_is_left_and_waits_for_every_answer() -> None:
     assert len(of_kind(Push, end(links, 0))) == 2
     end(links, 1, pushes=False)
     receive(links, "shard 0", PushAck(0, 4, 0, 1, 0))
-    assert of_kind(Push, done(links, links.drain(0.0))) == [Push(4, 1, 0, 0, 2, ((1, 2),))]
+    assert of_kind(Push, done(links, links.drain(0.0))) == [Push(4, 1, 0, 0, 2, ((1, 2),), is_last=True)]
     assert links.waits_for == ("shard 0", "shard 2")
     assert of_kind(Push, receive(links, "shard 2", PushAck(0, 4, 0, 1, 0))) == [
-        Push(4, 1, 0, 0, 2, ((1, 2),))
+        Push(4, 1, 0, 0, 2, ((1, 2),), is_last=True)
     ]
     for name in BYTES:
         assert receive(links, name, PushAck(0, 4, 1, 2, 0)) == [SavePushRecord(name, PushRecord(4, 2, 2))]

@@ -155,11 +155,12 @@ def first_piece_is_all(method: Any, target: Any, event: Any, now: float) -> Any:
     return effects
 
 
-def one_step_late(method: Any, saves: Any, step: int) -> Any:
+def one_step_late(method: Any, saves: Any, step: int, loss_scale: Any) -> Any:
     asked = saves._asked
     if asked is not None and step == asked.step:
         return []
-    return method(saves, asked.step if asked is not None and step == asked.step + 1 else step)
+    late = asked is not None and step == asked.step + 1
+    return method(saves, asked.step if late else step, loss_scale)
 
 
 def between_update_and_safe_point(method: Any, part: Any) -> Any:

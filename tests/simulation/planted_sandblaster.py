@@ -140,10 +140,10 @@ class NeverRetries(PointLinks):
 
 
 class ForgetsWhatIsInFlight(PointLinks):
-    def push(self, now: float) -> Iterator[Any]:
+    def push(self, now: float, *, only: str | None = None) -> Iterator[Any]:
         if self._accumulated is not None:
             self._in_flight = None
-        return super().push(now)
+        return super().push(now, only=only)
 
 
 class TakesAnyAcknowledgement(PointLinks):
