@@ -11,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from math import inf
 from typing import TypeVar
 
+import numpy as np
+
 from examples.reproduce.courses import Course, course
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts
@@ -75,7 +77,8 @@ def rate_of(make: Callable[[float], Driver], problem: Problem, hosts: Hosts, *, 
     best, best_s = RATES[0], inf
     for rate in RATES[:1] if make(RATES[0]).evaluates else RATES:
         until_s = min(best_s, LONGEST * hosts.step_s)
-        took = measured(make(rate), problem, hosts, seed=TRIAL, target=target, until_s=until_s)
+        with np.errstate(over="ignore", invalid="ignore"):  # at too high a rate
+            took = measured(make(rate), problem, hosts, seed=TRIAL, target=target, until_s=until_s)
         if took.reached_s(target) < best_s:
             best, best_s = rate, took.reached_s(target)
     return best
