@@ -66,15 +66,21 @@ class Forks:
                 self._control.send(packet)
                 return
             except BlockingIOError:  # it is importing, or waits until its own reports are read
-                select.select([self._control], [self._control], [])
+                self._wait(select.POLLIN | select.POLLOUT)
                 self.read()
             except (BrokenPipeError, ConnectionResetError):
                 self.read()  # up to its end
 
+    def _wait(self, events: int, timeout_s: float | None = None) -> None:
+        """Waits until the template can be written to, or has reported; its descriptor may be above 1,023."""
+        poll = select.poll()
+        poll.register(self._control, events)
+        poll.poll(None if timeout_s is None else timeout_s * 1000)
+
     def read(self, timeout_s: float = 0.0) -> None:
         """Reads the template's reports, after waiting for one at most so long."""
         if timeout_s > 0 and self._is_connected:
-            select.select([self._control], [], [], timeout_s)
+            self._wait(select.POLLIN, timeout_s)
         while self._is_connected:
             try:
                 packet = self._control.recv(MOST_BYTES)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +53,32 @@ def test_hosts_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         forks.give_up()
     assert second.poll() == -signal.SIGKILL and not forks._hosts
+
+
+def test_a_process_with_many_open_files_starts_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`select` takes no descriptor above 1,023."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft <= HIGH:
+        pytest.skip(f"the limit of open files is {soft:,}")
+    monkeypatch.setattr("partita.engine.launch.forks.command", lambda *given: ["sleep", "60"])
+    forks = Forks()
+    try:
+        forks._control = socket.socket(fileno=_moved(forks._control.detach(), HIGH))
+        forks._control.setblocking(False)
+        host = forks.start(b"one")
+        forks.read(timeout_s=0.001)
+        assert host.poll() is None and forks.is_alive
+    finally:
+        forks.give_up()
+
+
+HIGH = 1500
+
+
+def _moved(descriptor: int, to: int) -> int:
+    os.dup2(descriptor, to, inheritable=False)
+    os.close(descriptor)
+    return to
 
 
 def test_hosts_end_with_their_template() -> None:
