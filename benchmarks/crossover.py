@@ -1,4 +1,4 @@
-"""Where a ring overtakes a tree: measured on links of 50 Mbit/s, beside the alpha-beta model.
+"""Size from which a ring is faster than a tree, measured on links of 50 Mbit/s, beside the alpha-beta model.
 
     python -m benchmarks.crossover [--rounds N] [--rows 4,8] [--json FILE]
 

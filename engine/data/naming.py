@@ -1,4 +1,4 @@
-"""Which fields of a data set are for which input or target of a network."""
+"""Chooses the fields of a data set that are for each input and target of a network."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class Driver(Arguments):
 
     @property
     def merging(self) -> Merging | None:
-        """How long pushes wait on a shard for one another; None: each is applied on arrival."""
+        """The rule by which pushes wait on a shard for one another; None: each is applied on arrival."""
         return None
 
     @property

@@ -24,7 +24,7 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class CheckpointStore(ABC):
-    """Where the checkpoints of a run are kept; its text is what the user gave.
+    """A place for the checkpoints of a run; its text is what the user gave.
 
     Attributes:
         is_shared: whether every machine of the run has the folder, by the same path.

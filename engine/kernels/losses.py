@@ -27,7 +27,7 @@ class SoftmaxCrossEntropyKernel(LossKernel):
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
-        """Those of a row of scores, with no weights and no further settings."""
+        """Computes losses of a row of scores, with no weights and no further settings."""
         layer, plain = context.grid.layer, len(context.sources) == 2 and context.grid.n_nodes == 1
         return plain and layer == cls.layer(name=layer.name) and super().computes(context)
 
@@ -112,7 +112,7 @@ class ExitKernel(SoftmaxCrossEntropyKernel):
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
-        """Those that the cross-entropy's kernel computes, whatever the threshold."""
+        """Computes what the cross-entropy's kernel does, whatever the threshold."""
         layer = context.grid.layer
         assert isinstance(layer, Exit)
         plain = replace(context.grid, layer=replace(layer, threshold=None))

@@ -45,7 +45,7 @@ _EVENTS: Final = 60
 _URGENT: Final = frozenset({"head", "waits"})
 """Panels that are made whenever something has changed."""
 _RESTS: Final = 200.0
-"""How long a panel stays, over the processor time that it took to make it: half a percent of a core."""
+"""Time for which a panel stays, over the processor time that it took to make it: half a percent of a core."""
 _OLDEST_S: Final = 15.0
 """Seconds for which a panel stays at most."""
 _MARKED: Final = {"checkpoint": theme.SOFT, "lost": theme.WARNING, "restarted": theme.WARNING}

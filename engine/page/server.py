@@ -37,7 +37,7 @@ READ_EVERY_S: Final = 0.5
 LAST_S: Final = 2.0
 """Seconds for which browsers can fetch the end of a run before its server ends."""
 _NICE: Final = 10
-"""How far the process steps back for others."""
+"""Niceness of the process, by which it steps back for others."""
 
 
 @dataclass(kw_only=True)

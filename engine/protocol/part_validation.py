@@ -73,7 +73,7 @@ class PartValidation(Carrier):
     takes: ClassVar[tuple[type, ...]] = (ValidationWork, ValidationDone)
 
     def __init__(self, parameters: SharedParameters | None = None) -> None:
-        """No validation yet; `parameters` are links to shards, None: the part has the parameters itself."""
+        """Begins without a validation; `parameters` are links to shards, None: the part has them itself."""
         self._parameters: Final = parameters
         self._work: ValidationWork | None = None
         self._units: tuple[int, ...] = ()

@@ -307,10 +307,10 @@ class Policy(ABC):
     """Messages of parts that it takes."""
 
     saves_on_request: ClassVar[bool] = False
-    """Whether a file may be written at any time, when `Save` asks; else only where a command says so."""
+    """Tells whether a file may be written whenever `Save` asks; else only where a command says so."""
 
     makes_records: ClassVar[bool] = False
-    """Whether `Keep` is among its effects; else each request that moves the version is a record."""
+    """Tells whether `Keep` is among its effects; else each request that moves the version is a record."""
 
     version: int
     now: float = 0.0

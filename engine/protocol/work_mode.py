@@ -53,7 +53,7 @@ class WorkMode(ABC):
     """States whether the last checkpoint holds all that is known of the run when it starts."""
 
     saves_first: bool = False
-    """Whether a checkpoint is to be written before the next request."""
+    """Tells whether a checkpoint is to be written before the next request."""
 
     answers_since: float = -_NEVER
     """Since when shards can answer parts (seconds; infinity: they cannot now)."""
@@ -154,7 +154,7 @@ class WorkMode(ABC):
 
     @property
     def validation_basis(self) -> object:
-        """Where this changes, parameters may have changed while they were evaluated."""
+        """A value that changes where parameters may have changed while they were evaluated."""
         return self.run.shards_revision
 
     def restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:

@@ -48,7 +48,7 @@ class _Phase(NamedTuple):
         )
 
     def begun(self) -> bool:
-        """Whether an earlier call has left something of this phase. Raises OSError, ValueError."""
+        """Returns whether an earlier call has left something of this phase. Raises OSError, ValueError."""
         if self.store is None:
             return False
         with temporary_folder("resolution") as folder:

@@ -252,7 +252,7 @@ class Training(Work):
                 raise failure.with_hint(self._kept()) from None
 
     def _log_place(self) -> LogPlace | None:
-        """Where shards keep their logs, or have kept those that this run goes on from."""
+        """Returns the place where shards keep their logs, or have kept those that this run goes on from."""
         keeps = isinstance(self.trainer.driver.keepers, Log)
         resumes = self.resumed is not None and self._journal is None  # a journal gives commands again
         found = log_folders(self.store.folder) if resumes else []

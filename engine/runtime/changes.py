@@ -29,7 +29,7 @@ class ChangeAccumulation(LocalOptimizer):
         *,
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
     ) -> None:
-        """No changes.
+        """Begins without changes.
 
         Args:
             optimizer: see `LocalOptimizer`; its state is the part's own, and begins anew with its process.

@@ -36,7 +36,7 @@ class ElasticUpdates(ChangeAccumulation):
         moves_by: float,
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
     ) -> None:
-        """No parameters of its own yet: it begins with those of the shards.
+        """Begins without parameters of its own: the first are those of the shards.
 
         Args:
             optimizer: updates the part's own parameters.

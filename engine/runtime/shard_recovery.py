@@ -36,7 +36,7 @@ IsFinite: TypeAlias = Callable[[Received, Push], bool]
 
 @dataclass(frozen=True)
 class LogPlace:
-    """Where a run keeps the logs of its shards.
+    """Place in which a run keeps the logs of its shards.
 
     Args:
         name: of its folder, in that of the checkpoints.

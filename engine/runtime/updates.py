@@ -467,7 +467,7 @@ class GradientSum:
         return partial(self._device.sum_of_squares, gradient)
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """No factors: gradients are taken as they are."""
+        """Takes gradients as they are, without factors."""
         return {}
 
     def begin(self, *, first: bool) -> None:

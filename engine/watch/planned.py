@@ -23,7 +23,7 @@ _LATER: Final = 1 << 40
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """How much a run is to do.
+    """The amount of work that a run is to do.
 
     Args:
         run: its id.

@@ -80,7 +80,7 @@ class Problem:
 
 
 def problem() -> Problem:
-    """Scikit-learn's digits."""
+    """Returns scikit-learn's digits."""
     digits = load_digits()
     return Problem(digits.data / 16, digits.target)
 

@@ -84,7 +84,7 @@ def cross_entropy(found: np.ndarray, split: int) -> float:
 
 
 def kilobytes(driver: Driver) -> float:
-    """What a replica sends in the run, by the formulas."""
+    """Returns what a replica sends in the run, by the formulas."""
     examples = len(data()[0]["digit"])
     size = sum(math.prod(parameter.shape) for parameter in network().graph().parameters.values())
     run = {"examples": examples, "batch": BATCH, "epochs": EPOCHS, "sizes": [size]}

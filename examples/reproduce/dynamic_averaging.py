@@ -176,7 +176,7 @@ def table(
 
 
 def fewer(found: Mapping[str, tuple[float, float, Any, Any]], name: str) -> float:
-    """How many times the bytes of a row periodic averaging sends at the same loss, between two periods."""
+    """Returns how many times the bytes of a row periodic averaging sends at the same loss."""
     rows = sorted(found[f"every {period}"][:2] for period in PERIODS)
     assert rows[0][0] <= found[name][0] <= rows[-1][0], "no period has so low, or so high, a loss"
     at = np.interp(found[name][0], [loss for loss, _ in rows], [np.log(sent) for _, sent in rows])

@@ -45,7 +45,7 @@ def network() -> Network:
 
 
 def data(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Scikit-learn's digits: what to train on, and a fifth to hold out."""
+    """Returns scikit-learn's digits: what to train on, and a fifth to hold out."""
     digits = load_digits()
     order = np.random.default_rng(seed).permutation(len(digits.target))
     pixels, labels = (digits.data[order] / 16).astype(np.float32), digits.target[order]

@@ -31,7 +31,7 @@ Shape: TypeAlias = tuple[int, ...]
 """Shape of one tensor of a range: a parameter, or the part of one that a machine has."""
 
 Kind: TypeAlias = Literal["gather", "sum"]
-"""Whether the messages of a round are collected, or added up."""
+"""Tells whether the messages of a round are collected, or added up."""
 
 RESIDUAL: Final = "residual"
 """The state vector that has what the messages so far lacked."""

@@ -35,7 +35,7 @@ class _Joint:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a replica exchanges by an action.
+    """Vector and members that a replica exchanges by an action.
 
     Args:
         own: the replica's numbers.

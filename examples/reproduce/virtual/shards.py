@@ -74,7 +74,7 @@ class Shard:
 
 @dataclass
 class _Link:
-    """What one replica has fetched and pushed."""
+    """Record of what one replica has fetched and pushed."""
 
     base: int = -1  # the version of the values that are installed
     fetching: bool = False
