@@ -134,7 +134,7 @@ class Network:
         Raises:
             ValueError: the scores, the target or a setting do not fit, or the name is taken.
         """
-        before = (grid for grid in self._grids.values() if isinstance(grid.layer, Exit))
+        before = (grid for grid in reversed(self._grids.values()) if isinstance(grid.layer, Exit))
         labels = next((SymbolicTensor(self, grid.sources[1]) for grid in before), None)
         loss = Exit(loss_weight=weight, threshold=threshold, name=name)(
             scores, target or labels or self.target("label")

@@ -363,3 +363,13 @@ def test_mistakes_are_answered(run: Run, views: dict[str, np.ndarray]) -> None:
         choose_thresholds(run, views, [0])
     with pytest.raises(ValueError, match=r"give one of 0 or more for each of local, edge"):
         choose_thresholds(run, views, [0] * EXAMPLES, shares={"local": 0.5})
+
+
+def test_an_exit_has_the_target_of_the_one_before() -> None:
+    net = Network("targets")
+    x = net.input("x", shape=8)
+    first, second = net.target("first"), net.target("second")
+    net.exit(Dense(4)(x), first, name="one")
+    net.exit(Dense(4)(x), second, name="two")
+    net.exit(Dense(4)(x), name="three")
+    assert net.graph()["three"].sources[1] == "second"
