@@ -76,7 +76,7 @@ def _surviving(graph: Graph, lost: Collection[str]) -> tuple[list[Grid], set[str
             sources = tuple(grid.sources[k] for k in left)
             found[grid.name] = replace(grid, sources=sources, wirings=tuple(grid.wirings[k] for k in left))
         elif isinstance(grid.layer, Concatenate):
-            for source in set(grid.sources) - alive:
+            for source in dict.fromkeys(source for source in grid.sources if source not in alive):
                 shape = graph[source].shape
                 found[source] = Grid(source, shape, Placeholder(shape, "input"), (), (), 0.0)
             found[grid.name] = grid

@@ -120,8 +120,13 @@ class Division:
     def at(self, step: int, client: int, visit: int, start: int, stop: int) -> Numbers:
         """Returns the places `[start, stop)` of a client's order in one of its passes in a step."""
         own = self.of(client)
-        order = _random(self._seed, _PASS, step, client, visit).permutation(len(own))
-        return own[order[start:stop]]
+        return own[_order(self._seed, step, client, visit, len(own))[start:stop]]
+
+
+@lru_cache(maxsize=32)
+def _order(seed: int, step: int, client: int, visit: int, n: int) -> Numbers:
+    """Returns the order of a client's examples in one of its passes, for all minibatches of that."""
+    return _random(seed, _PASS, step, client, visit).permutation(n)
 
 
 def _random(seed: int, *use: int) -> np.random.Generator:
