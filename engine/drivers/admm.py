@@ -28,6 +28,7 @@ from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Tree
 from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.views import Member
+from partita.layers.checks import check_fields, check_number
 
 _PAIRS: Final = (
     ("residual", "residual"),
@@ -95,11 +96,9 @@ class ADMM(LocalDriver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("rho", "above 0"), ("l2", "0"), ("absolute", "0"), ("relative", "0")):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and 0 <= value < math.inf
-            if not is_number or (least == "above 0" and not value):
-                raise ValueError(f"ADMM's {name} is {value!r}; give a number, {least} or more")
+        check_fields(self, check_number, "rho", of="ADMM's ", rule="; give a number above 0")
+        rule = "; give 0, or a number above"
+        check_fields(self, check_number, "l2", "absolute", "relative", of="ADMM's ", zero=True, rule=rule)
 
     @property
     @override

@@ -101,7 +101,7 @@ class DecoupledDiLoCo(Driver):
         if self.optimizer.measured is not None or self.optimizer.needs_norms:
             raise ValueError(
                 f"{self.optimizer} needs norms over all machines of a replica before an update; leave "
-                "clip_norm out, or take AdamW in the place of LARS"
+                "clip_norm out, or take AdamW in the place of LARS or LAMB"
             )
         _ = self.optimizer_of_shards  # raises ValueError where a number is out of range
 

@@ -18,7 +18,6 @@ only one by the count, begins the count of violations anew.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -30,6 +29,7 @@ from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Broadcast, Tree
 from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.views import Member
+from partita.layers.checks import check_number
 
 _DRIFT: Final = (("drift", "drift"),)
 
@@ -61,12 +61,8 @@ class DynamicAveraging(LocalDriver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: Any = self.delta  # whatever a user wrote
-        if not isinstance(given, int | float) or not 0 < given < math.inf:
-            raise ValueError(
-                f"DynamicAveraging's delta is {self.delta!r}; give a number above 0, and LocalSGD takes the "
-                "mean in every round"
-            )
+        rule = "; give a number above 0, and LocalSGD takes the mean in every round"
+        check_number(self.delta, "DynamicAveraging's delta is", rule=rule)
 
     @property
     @override

@@ -13,6 +13,7 @@ Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD"
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -84,7 +85,8 @@ class EASGD(Driver):
             )
         if self.moving_rate is not None:
             rule = "; give a number above 0 and at most 1, the part of the difference by which both move"
-            check_number(self.moving_rate, "EASGD's moving_rate is", below=1.0 + 1e-12, rule=rule)
+            most = math.nextafter(1.0, 2.0)
+            check_number(self.moving_rate, "EASGD's moving_rate is", below=most, rule=rule)
         durability_of(self.durability)
 
     @property

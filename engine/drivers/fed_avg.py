@@ -12,6 +12,7 @@ term); Hsu and others, "Measuring the effects of non-identical data distribution
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -95,11 +96,8 @@ class FedAvg(Driver):
         check_fields(self, check_number, "proximal", of=of, zero=True, rule=rule)
         rule = "; give a number from 0 to below 1"
         check_fields(self, check_number, "server_momentum", "dropout", of=of, zero=True, below=1, rule=rule)
-        if not 0 < self.fraction <= 1:
-            raise ValueError(
-                f"FedAvg's fraction is {self.fraction!r}; give the part of the clients that take part in a "
-                "round, above 0 and at most 1"
-            )
+        rule = "; give the part of the clients that take part in a round, above 0 and at most 1"
+        check_fields(self, check_number, "fraction", of=of, below=math.nextafter(1.0, 2.0), rule=rule)
         given: Any = self.optimizer  # whatever a user wrote
         if not isinstance(given, Optimizer) or given.state_names:
             raise ValueError(

@@ -71,7 +71,7 @@ class LocalDriver(Driver):
         if self.optimizer.needs_norms:
             raise ValueError(
                 f"{self.optimizer} needs the norms of whole gradients, which replicas that compute alone do "
-                "not add up; leave clip_norm out, or take AdamW in the place of LARS"
+                "not add up; leave clip_norm out, or take AdamW in the place of LARS or LAMB"
             )
 
     @override

@@ -146,6 +146,7 @@ def test_rounds_in_which_all_drop_out_change_nothing(start: dict[str, Array], on
         ({"optimizer": Adagrad(0.1)}, "give one without a state"),
         ({"fraction": 0.0}, "above 0 and at most 1"),
         ({"fraction": 1.5}, "above 0 and at most 1"),
+        ({"fraction": "a"}, "above 0 and at most 1"),
         ({"server_momentum": 1.0}, "server_momentum is 1"),
         ({"clients": 0}, "FedAvg's clients is 0"),
         ({"E": 5}, "local_epochs"),
