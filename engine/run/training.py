@@ -404,7 +404,7 @@ class Training(Work):
 
     def saved(self, checkpoint: int | None) -> Run:
         """Returns the plan with the parameters of a checkpoint."""
-        return Run(self.trainer.job.plan, self._parameters(checkpoint))
+        return Run(self.trainer.job.plan, self._parameters(self._checkpoint(checkpoint)))
 
     # The end.
 
@@ -427,9 +427,10 @@ class Training(Work):
             with contextlib.suppress(OSError):  # the last checkpoint has all of it
                 remove_logs(self.store.folder)
         held, stopped = self._callbacks.held, self._stops.why(sum(done.steps))
+        found = self._checkpoint(done.checkpoint if held is None else held)
         run = Run(
             trainer.job.plan,
-            self._parameters(done.checkpoint if held is None else held),
+            self._parameters(found),
             seconds=self._metrics.seconds,
             lost_pushes=done.lost,
             history=tuple(self._metrics.history),
@@ -437,7 +438,7 @@ class Training(Work):
             outcome=outcome,
             stopped=stopped,
             validations=tuple(self._stops.validations),
-            loss_scale=self._loss_scale(done.checkpoint if held is None else held),
+            loss_scale=self._loss_scale(found),
         )
         if run.loss_scale is not None:
             self._display.print_line(str(run.loss_scale))
@@ -457,16 +458,15 @@ class Training(Work):
             self._display.print_line(line)
         return run
 
-    def _parameters(self, number: int | None) -> dict[str, Vector]:
+    def _parameters(self, found: Checkpoint | None) -> dict[str, Vector]:
         """Parameters of the run's last checkpoint, or of its start."""
-        found = self._checkpoint(number)
         if found is None:
             return load_parameters(self.trainer.initial, self.trainer.job.shapes)
         return found.parameters()
 
-    def _loss_scale(self, number: int | None) -> ScaleState | None:
+    def _loss_scale(self, found: Checkpoint | None) -> ScaleState | None:
         """The loss scale in the run's last checkpoint; None where losses are not scaled."""
-        if self.trainer.job.plan.precision != "float16" or (found := self._checkpoint(number)) is None:
+        if self.trainer.job.plan.precision != "float16" or found is None:
             return None
         return next((one.loss_scale for one in found.records.values()), None)
 

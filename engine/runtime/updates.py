@@ -82,6 +82,7 @@ class LocalOptimizer:
         self._scale, self._count, self._age = 1.0, -per_step, (held.updates if held else 0) - per_step
         first = held.vectors if held else optimizer.state(len(vectors.parameters), vectors.dtype)
         self._state = {name: vectors.device.taken(vector) for name, vector in first.items()}
+        self._directions: Directions | None = None  # made for the first norm
 
     def bind(self, span: slice, gradient: Stored) -> Apply:
         """Prepares (and compiles) the update of a range of the parameters.
@@ -134,9 +135,11 @@ class LocalOptimizer:
         vectors, measured = self._vectors, self._optimizer.measured
         if measured is None:
             return partial(vectors.device.sum_of_squares, gradient)
-        measure = Directions(
-            measured, vectors.parameters, self._state, device=vectors.device, dtype=vectors.dtype
-        ).bind(span, gradient)
+        if self._directions is None:
+            self._directions = Directions(
+                measured, vectors.parameters, self._state, device=vectors.device, dtype=vectors.dtype
+            )
+        measure = self._directions.bind(span, gradient)
         return lambda: measure(UpdateContext(self._count, age=self._age))
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from partita.engine.parameters.compression.compressor import (
     bytes_of,
 )
 from partita.engine.parameters.optimizers.settings import Range
+from partita.engine.parameters.optimizers.update_loop import sum_of_squares
 from partita.engine.parameters.vector import Vector
 from partita.layers.checks import check_fields, check_whole
 
@@ -130,7 +131,7 @@ class TopKEncoder(GatherEncoder):
         most = self._settings.clip_norm
         if most is None:
             return gradient
-        norm = float(np.linalg.norm(gradient.astype(np.float64)))
+        norm = math.sqrt(sum_of_squares(gradient))
         allowed = most / math.sqrt(replicas)
         return gradient * self.dtype.type(allowed / norm) if norm > allowed else gradient
 
