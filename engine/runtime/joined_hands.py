@@ -142,13 +142,14 @@ class JoinedHands(Hands):
         """Fills the parameters and the optimizer's state with those that the part starts from."""
         slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
         names = self.compress.state_names if self.compress is not None and self.sharded else ()
-        if self.checkpoint is None and self.draws is not None:
-            specs = task.plan.graph.parameters
-            arrays.restore(initial_vector(slots, specs, self.draws, dtype=self.precision), None)
-            return _Loaded(0, 0)
         if self.checkpoint is None:
-            whole = files.parameters(self.initial, shapes, only={slot.parameter for slot in slots})
-            arrays.restore(gather(slots, whole, self.precision), None)
+            if self.draws is None:
+                whole = files.parameters(self.initial, shapes, only={slot.parameter for slot in slots})
+                values = gather(slots, whole, self.precision)
+            else:
+                specs = task.plan.graph.parameters
+                values = initial_vector(slots, specs, self.draws, dtype=self.precision)
+            arrays.restore(values, None)
             return _Loaded(0, 0, Unsent(names, {}) if names else None)
         found = files.checkpoints(self.folder, run=self.run).open(self.checkpoint, shapes, slots=slots)
         snapshot = found.snapshot(slots)

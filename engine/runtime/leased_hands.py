@@ -163,7 +163,7 @@ class LeasedHands(Hands):
             stateful=bool(self.optimizer.state_names),
             state_updates=held.updates if held else 0,
             item_bytes=item_bytes,
-            moves=self.moves_by is not None,
+            moves=self.changes,
         )
         links.take_rows(task.rows_bytes)
         return links

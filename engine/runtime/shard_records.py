@@ -98,7 +98,10 @@ class ShardRecords:
             payload, (start, stop) = request.payload, own.ranges[machine_of(request.sender)]
             if not isinstance(payload, Payload) or not payload.n_bytes:
                 return True
-            return reader.is_finite(payload, start, stop, step=step_of(push.stop))
+            try:
+                return reader.is_finite(payload, start, stop, step=step_of(push.stop))
+            except ValueError:  # it cannot be read either, so nobody has acknowledged it
+                return False
 
         return is_finite
 
