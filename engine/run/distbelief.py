@@ -77,8 +77,11 @@ class DistBelief:
         """
         if not parameters or not data:
             raise ValueError("fit needs at least one parameter and one field of data; give both by name")
-        self._in_torch = any(type(values).__module__ == "torch" for values in parameters.values())
-        first = {name: np.asarray(values) for name, values in parameters.items()}
+        self._in_torch = any(_is_torch(values) for values in parameters.values())
+        first = {
+            name: np.asarray(values.detach() if _is_torch(values) else values)
+            for name, values in parameters.items()
+        }
         some = {name: values[:2] for name, values in data.items()}
         found = np.asarray(self._outputs(self._same_kind(first), self._same_kind(some)))
         fields = fields_of(data)
@@ -111,3 +114,8 @@ class DistBelief:
         import torch
 
         return {name: torch.as_tensor(values) for name, values in arrays.items()}
+
+
+def _is_torch(values: Any) -> bool:
+    """Returns whether these are a tensor or a parameter of PyTorch, which is not imported for that."""
+    return type(values).__module__.partition(".")[0] == "torch"

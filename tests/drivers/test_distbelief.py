@@ -77,7 +77,8 @@ def test_functions_of_pytorch_get_tensors(on_threads: list[WatchedThreads]) -> N
 
     driver = Downpour(optimizer=SGD(0.1))
     model = DistBelief(scores, by_autograd)
-    model.fit({"w": torch.zeros(2, 3)}, data, batch=24, epochs=3, driver=driver, show="nothing")
+    first = {"w": torch.nn.Parameter(torch.zeros(2, 3))}
+    model.fit(first, data, batch=24, epochs=3, driver=driver, show="nothing")
     w, x, y = np.zeros(6), data["x"].reshape(24, 6).astype(float), data["y"].astype(float)
     for _ in range(3):
         w -= 0.1 * x.T @ (x @ w - y) / 24
