@@ -114,7 +114,7 @@ def _noted(show: Show) -> Callable[[str], object]:
 
 
 def _watching(given: TrainArguments) -> dict[str, Any]:
-    """Returns the settings of watching. Raises ImportError where a page is asked for that cannot be served."""
+    """Returns the settings of watching. Raises ImportError where a page cannot be served."""
     if not given.page and given.save_page is None:
         return {"watch": given.watch}
     check_page()

@@ -1,4 +1,4 @@
-"""All drivers on the same work: time, bytes and accuracy, and what a slow or a dead host costs.
+"""Drivers on the same work: time, bytes and accuracy, and what a slow or a dead host costs.
 
     python -m examples.reproduce.drivers            (two processes, below three minutes)
 

@@ -58,7 +58,7 @@ def accuracy(driver: Driver, seed: int) -> float:
 
 
 def kilobytes(driver: Driver) -> float:
-    """Returns what each replica sends by the formulas; under dynamic averaging the most, if all are violators."""
+    """Returns what each replica sends by the formulas; the most of it under dynamic averaging."""
     training, _ = data()
     size = sum(math.prod(parameter.shape) for parameter in network().graph().parameters.values())
     examples = len(training["digit"])

@@ -52,6 +52,8 @@ def main(given: Sequence[str] | None = None) -> None:
         print(f"{name:34}" + "".join(f"{one:8.0f}" if one < inf else "       -" for one in found), flush=True)
         points = tuple((x, y) for x, y in zip(spreads, found, strict=True) if y < inf)
         curves += [Curve(name, points)] if points else []
+    if not curves:
+        raise SystemExit("nothing is drawn: no driver has reached the accuracy")
     axes = ("spread: standard deviation of the logarithm of a minibatch's time", "mean times of a minibatch")
     title = f"Time to {asked.target:.0%} against the variance of stragglers, simulated"
     about = f"{REPLICAS} replicas · real gradients on digits · median of {asked.seeds} starts"
