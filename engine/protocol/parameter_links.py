@@ -146,8 +146,8 @@ class ParameterLinks(Links[ParameterLink]):
                 many, it is the shard's own.
             retry_s: seconds without an answer after which a request is sent again.
             item_bytes: bytes of one number of a payload.
-            moves: a push has the part's movement towards the shards' parameters, not gradients: no learning
-                rate has a factor for it.
+            moves: a push has what the part has changed, or its movement towards the shards' parameters, not
+                gradients: no learning rate has a factor for it.
         """
         known = earlier or {}
         links = [ParameterLink(*shard, earlier=tuple(known.get(shard[0], ()))) for shard in shards]
