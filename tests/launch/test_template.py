@@ -6,10 +6,10 @@ import os
 import random
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
+from socket import socket
 
 import psutil
 import pytest
@@ -63,7 +63,7 @@ def test_a_process_with_many_open_files_starts_hosts(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("partita.engine.launch.forks.command", lambda *given: ["sleep", "60"])
     forks = Forks()
     try:
-        forks._control = socket.socket(fileno=_moved(forks._control.detach(), HIGH))
+        forks._control = socket(fileno=_moved(forks._control.detach(), HIGH))
         forks._control.setblocking(False)
         host = forks.start(b"one")
         forks.read(timeout_s=0.001)

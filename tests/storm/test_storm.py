@@ -195,11 +195,14 @@ def test_what_is_left_behind_is_named(tmp_path: Path) -> None:
     assert not left_behind(mark, (), tmp_path, before, within_s=0.0)
     (tmp_path / "partita-run-left").mkdir()
     sleeper = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={**os.environ, MARK: mark},
     )
     try:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()  # it has an environment that can be read only once it runs
         found = left_behind(mark, (), tmp_path, before, within_s=0.0)
         process, folder = found
         assert folder == str(tmp_path / "partita-run-left")
