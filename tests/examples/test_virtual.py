@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from examples.reproduce import drivers, stragglers
+from examples.reproduce import contenders, drivers, stragglers
 from examples.reproduce.contenders import CONTENDERS, REPLICAS
-from examples.reproduce.courses import course
+from examples.reproduce.courses import Course, course
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts, World
 from partita.engine import (
@@ -152,6 +153,28 @@ def test_every_contender_learns(problem: Problem, name: str) -> None:
     found = course(driver, problem, Hosts(spread=0.5), seed=0, target=0.5, until_s=40.0)
     assert found.points[-1][1] >= 0.5
     assert found.n_bytes > 0
+
+
+def test_a_rate_that_one_trial_alone_reaches_is_not_chosen(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(driver: AllReduce, *_: object, seed: int, **__: object) -> Course:
+        rate = driver.optimizer.learning_rate
+        took_s = {0.2: 3.0, 0.4: 1.0 if seed == contenders.TRIALS[0] else inf}.get(rate, inf)
+        return Course([(took_s, 1.0)] * 3 if took_s < inf else [])
+
+    monkeypatch.setattr(contenders, "measured", measured)
+    make = CONTENDERS["AllReduce"]
+    assert contenders.rate_of(make, problem, Hosts(), target=0.93) == 0.2
+    monkeypatch.setattr(contenders, "TRIALS", contenders.TRIALS[:1])
+    assert contenders.rate_of(make, problem, Hosts(), target=0.93) == 0.4
+
+
+def test_the_claims_of_the_map_can_fail() -> None:
+    alike = dict.fromkeys(CONTENDERS, (100.0, 100.0))
+    assert list(stragglers.claims(alike).values()) == [True, False, True, True, False]
+    late = alike | {"AllReduce": (100.0, 300.0), "Downpour": (100.0, inf)}
+    assert list(stragglers.claims(late).values()) == [False, True, True, False, True]
 
 
 @pytest.mark.slow
