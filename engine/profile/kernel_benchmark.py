@@ -27,8 +27,8 @@ from partita.engine.protocol.session_messages import Play, Played
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Examples, Sampler
+from partita.engine.runtime.local_optimizer import LocalOptimizer
 from partita.engine.runtime.task import Body, HostContext
-from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.box import Box, BoxSet
 from partita.layers.graph import Graph
 from partita.layers.layer import Placeholder

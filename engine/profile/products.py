@@ -27,7 +27,7 @@ from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import Feed
-from partita.engine.runtime.updates import LocalOptimizer
+from partita.engine.runtime.local_optimizer import LocalOptimizer
 from partita.layers.box import Box
 from partita.partitioner.cluster.products import LARGE, LIBRARIES, Choice, Products, ProductShape
 

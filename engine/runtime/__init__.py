@@ -22,8 +22,9 @@ instructions into calls, with `layer_kernel` for each layer, `parameter_calls`, 
 `buffers` holds every array in a `window` on one of the `devices` (a GPU is a
 `torch_device`; `open_device` finds the machine's); `feed`, `portion_feed` and `joint_sampler`
 (with `prepared_examples` of data that is read ahead) fill in the
-examples, `updates` uses the gradients (of sparse tables, `row_tables`; `directions` are what norms are
-taken of), `changes` are what they have changed, and `elastic_updates` move a part towards its shards.
+examples, a `local_optimizer` updates a part's parameters (of sparse tables, `row_tables`; `directions` are
+what norms are taken of), `updates` add up its gradients, too, and a `gradient_sum` nothing else; `changes`
+are what its updates have changed, and `elastic_updates` move a part towards its shards.
 `metrics` sums losses, and the
 `reported_sums` of each `metric` that is asked for; `nonfinite` finds the first array that is not finite,
 `watchdog` computations that do not end; `compile_events` counts what is compiled. Import the modules

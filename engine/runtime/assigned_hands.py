@@ -19,13 +19,13 @@ from partita.engine.protocol.point_links import PointLinks
 from partita.engine.runtime.assignments import MultiPartRunner, Prepare, SinglePartRunner
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.gradient_sum import GradientSum
 from partita.engine.runtime.link_arrays import LinkArrays
 from partita.engine.runtime.part_body import PartBody
 from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
 from partita.engine.runtime.shared_part import SharedBody
 from partita.engine.runtime.task import HostContext
-from partita.engine.runtime.updates import GradientSum
 from partita.engine.runtime.validation import start_player
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.ir.step_kind import StepKind

@@ -6,20 +6,25 @@ now. The module must not know messages, or when anything is sent.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.runtime.buffers import Vectors
-from partita.engine.runtime.updates import LocalOptimizer
+from partita.engine.runtime.local_optimizer import LocalOptimizer
 
 
-class ChangeAccumulation(LocalOptimizer):
-    """Updates the part's own parameters, and knows what that has changed since the last push.
+class PushedChanges(LocalOptimizer):
+    """Updates the part's own parameters, and has changes of them in flight.
 
-    A change is what shards subtract: the parameters before less those after.
+    A change is what shards subtract.
+
+    Attributes:
+        in_flight: the changes that are being sent, `[n]`.
     """
 
     def __init__(
@@ -38,38 +43,77 @@ class ChangeAccumulation(LocalOptimizer):
         """
         super().__init__(optimizer, vectors)
         device, shape, dtype = vectors.device, vectors.parameters.shape, vectors.dtype
-        self._since = device.zeros(shape, dtype)  # the parameters when the last changes were pushed
-        self._since[:] = vectors.parameters
-        self._kept = device.zeros(shape, dtype)  # the changes in a range that new values arrive in
-        shared = memory(self._since.nbytes) if device.is_host else None
+        self._kept = device.zeros(shape, dtype)  # what `keep` keeps of a range that new values arrive in
+        shared = memory(self._kept.nbytes) if device.is_host else None
         self.in_flight = device.zeros(shape, dtype) if shared is None else shared.view(dtype)
 
+    @abstractmethod
     def swap_buffers(self, span: slice, step: int = 0) -> None:
         """Moves the changes of a range into flight, and starts from none."""
-        parameters = self._vectors.parameters[span]
-        self.in_flight[span] = self._since[span] - parameters
-        self._since[span] = parameters
 
+    @abstractmethod
     def clear(self, span: slice) -> None:
         """Forgets the changes of a range."""
-        self._since[span] = self._vectors.parameters[span]
 
+    @abstractmethod
     def keep(self, span: slice) -> None:
-        """Notes the changes of a range, in which new values arrive next."""
-        self._kept[span] = self._since[span] - self._vectors.parameters[span]
+        """Keeps what the part has of its own in a range, in which new values arrive next."""
 
+    @abstractmethod
     def install(self, span: slice, unheld: Sequence[str]) -> None:
-        """Makes the changes noted by `keep` again, over new parameters.
+        """Puts what new parameters lack over them.
 
         Args:
             span: where the parameters are new.
             unheld: of "in_flight" and "accumulated", the changes which they do not hold.
         """
+
+    def _changed(self, span: slice) -> None:
+        """Makes the bfloat16 copy of a range again, if there is one."""
+        vectors = self._vectors
+        if vectors.copy is not None:
+            vectors.device.copy(vectors.copy[span], vectors.parameters[span])
+
+
+class ChangeAccumulation(PushedChanges):
+    """Knows what updates have changed since the last push: the parameters before less those after."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        vectors: Vectors,
+        *,
+        memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
+    ) -> None:
+        """Begins without changes, see `PushedChanges`."""
+        super().__init__(optimizer, vectors, memory=memory)
+        # The parameters when the last changes were pushed.
+        self._since = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
+        self._since[:] = vectors.parameters
+
+    @override
+    def swap_buffers(self, span: slice, step: int = 0) -> None:
+        parameters = self._vectors.parameters[span]
+        self.in_flight[span] = self._since[span] - parameters
+        self._since[span] = parameters
+
+    @override
+    def clear(self, span: slice) -> None:
+        self._since[span] = self._vectors.parameters[span]
+
+    @override
+    def keep(self, span: slice) -> None:
+        """Keeps the changes of a range, in which new values arrive next."""
+        self._kept[span] = self._since[span] - self._vectors.parameters[span]
+
+    @override
+    def install(self, span: slice, unheld: Sequence[str]) -> None:
+        """Makes the changes kept by `keep` again, over new parameters, see `PushedChanges`."""
         parameters = self._vectors.parameters
         if "in_flight" in unheld:
             parameters[span] -= self.in_flight[span]
         self._since[span] = parameters[span]
         if "accumulated" in unheld:
             parameters[span] -= self._kept[span]
-        if unheld and self._vectors.copy is not None:
-            self._vectors.device.copy(self._vectors.copy[span], parameters[span])
+        if unheld:
+            self._changed(span)

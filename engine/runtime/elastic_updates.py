@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.runtime.buffers import Vectors
-from partita.engine.runtime.changes import ChangeAccumulation
+from partita.engine.runtime.changes import PushedChanges
 
 
-class ElasticUpdates(ChangeAccumulation):
+class ElasticUpdates(PushedChanges):
     """Updates the part's own parameters, and pushes a part of their difference from the shards'.
 
     With x the part's parameters and c the shards', as they have arrived, a push is moves_by * (c - x): the
@@ -42,7 +42,7 @@ class ElasticUpdates(ChangeAccumulation):
             optimizer: updates the part's own parameters.
             vectors: of the part.
             moves_by: alpha, above 0 and at most 1.
-            memory: see `ChangeAccumulation`.
+            memory: see `PushedChanges`.
         """
         super().__init__(optimizer, vectors, memory=memory)
         self._moves_by: Final = moves_by
@@ -100,9 +100,3 @@ class ElasticUpdates(ChangeAccumulation):
         """Drops the part's own parameters of a range: the next ones that arrive take their place."""
         self._own.discard((span.start, span.stop))
         self._aside.discard((span.start, span.stop))
-
-    def _changed(self, span: slice) -> None:
-        """Makes the bfloat16 copy of a range again, if there is one."""
-        vectors = self._vectors
-        if vectors.copy is not None:
-            vectors.device.copy(vectors.copy[span], vectors.parameters[span])

@@ -21,16 +21,17 @@ from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.parameter_links import ParameterLinks
 from partita.engine.protocol.part import Part
 from partita.engine.runtime.buffers import Buffers, Vectors
-from partita.engine.runtime.changes import ChangeAccumulation
+from partita.engine.runtime.changes import ChangeAccumulation, PushedChanges
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.elastic_updates import ElasticUpdates
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.link_arrays import LinkArrays
+from partita.engine.runtime.local_optimizer import HeldState
 from partita.engine.runtime.part_body import PartBody, step_body
 from partita.engine.runtime.part_task import Hands, PartTask
 from partita.engine.runtime.push_messages import PushMessages, form_of
 from partita.engine.runtime.task import HostContext
-from partita.engine.runtime.updates import GradientAccumulation, HeldState
+from partita.engine.runtime.updates import GradientAccumulation
 from partita.partitioner.ir.program import Program as Instructions
 from partita.partitioner.ir.step_kind import StepKind
 
@@ -111,7 +112,7 @@ class LeasedHands(Hands):
 
     def _updates(
         self, task: PartTask, host: HostContext, vectors: Vectors, held: HeldState | None
-    ) -> GradientAccumulation | ChangeAccumulation:
+    ) -> GradientAccumulation | PushedChanges:
         if self.moves_by is not None:
             return ElasticUpdates(self.optimizer, vectors, moves_by=self.moves_by, memory=host.memory)
         if self.changes:

@@ -14,7 +14,7 @@ from partita.engine.protocol.events import Span
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
 from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
 from partita.engine.runtime.buffers import Vectors
-from partita.engine.runtime.changes import ChangeAccumulation
+from partita.engine.runtime.changes import PushedChanges
 from partita.engine.runtime.part_body import Arrays
 from partita.engine.runtime.updates import GradientAccumulation
 from partita.engine.transport.payload import Payload, PayloadLike, Steady
@@ -58,7 +58,7 @@ class LinkArrays(Arrays):
             case SwapBuffers(span=span, step=step):
                 self._updates.swap_buffers(slice(span.start, span.stop), step)
             case ClearGradient(span=span):
-                assert isinstance(self._updates, GradientAccumulation | ChangeAccumulation), effect
+                assert isinstance(self._updates, GradientAccumulation | PushedChanges), effect
                 self._updates.clear(slice(span.start, span.stop))
             case SavePushRecord(shard=shard, record=record):
                 assert self._log is not None, effect
@@ -72,14 +72,14 @@ class LinkArrays(Arrays):
         if has_rows:
             self._install_rows(own, payload)
         else:
-            if isinstance(self._updates, ChangeAccumulation):
+            if isinstance(self._updates, PushedChanges):
                 self._updates.keep(own)
             payload.copy_into(self._vectors.arriving(own))
             self._vectors.changed(own)
         payload.release()
         if isinstance(self._updates, GradientAccumulation):
             self._updates.install(own, effect.unheld, effect.updates, effect.scales)
-        elif isinstance(self._updates, ChangeAccumulation):
+        elif isinstance(self._updates, PushedChanges):
             self._updates.install(own, effect.unheld)
 
     def _install_rows(self, own: slice, payload: Payload) -> None:
@@ -107,7 +107,7 @@ class LinkArrays(Arrays):
         found = self._vectors.device.given(self._updates.in_flight[span.start : span.stop])
         # Nothing writes to what has accumulated, in flight, before the shard has acknowledged it; to the
         # gradient of an evaluation, something may as soon as the evaluation is over.
-        return Steady(found) if isinstance(self._updates, ChangeAccumulation) else found
+        return Steady(found) if isinstance(self._updates, PushedChanges) else found
 
     def close(self) -> None:
         """Closes the file of acknowledged pushes."""

@@ -29,12 +29,12 @@ from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, P
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed
+from partita.engine.runtime.local_optimizer import LocalOptimizer
 from partita.engine.runtime.part_body import Arrays, PartBody
 from partita.engine.runtime.player import PlayedStep, Player
 from partita.engine.runtime.runner import PlayerRunner
 from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.trace import Recorder
-from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.payload import Payload
 from partita.partitioner.ir.buffer import Buffer, parse_buffer
 from partita.partitioner.ir.program import Op, Operand, Program

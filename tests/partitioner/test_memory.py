@@ -12,7 +12,8 @@ from partita.engine.numerics import storage
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed
-from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
+from partita.engine.runtime.local_optimizer import LocalOptimizer
+from partita.engine.runtime.updates import GradientAccumulation
 from partita.layers import (
     BoxSet,
     Conv2D,

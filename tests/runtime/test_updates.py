@@ -15,7 +15,8 @@ from partita.engine.numerics import downcast_array
 from partita.engine.parameters import UpdateContext
 from partita.engine.runtime import updates as updates_module
 from partita.engine.runtime.buffers import Vectors
-from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
+from partita.engine.runtime.local_optimizer import LocalOptimizer
+from partita.engine.runtime.updates import GradientAccumulation
 from partita.partitioner import Cluster, partition
 from tests.draws import examples
 from tests.faults import toy

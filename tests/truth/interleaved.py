@@ -34,8 +34,8 @@ from partita.engine.protocol.program_reports import added
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed, node_major
+from partita.engine.runtime.local_optimizer import LocalOptimizer
 from partita.engine.runtime.metric import Metric
-from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport import Payload
 from partita.layers import BatchNorm, BoxSet, Graph
 from partita.layers.layer import Placeholder
