@@ -10,6 +10,7 @@ from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine, MessageTimes
 from partita.partitioner.cluster.kernel_times import KernelTimes
 from partita.partitioner.cluster.products import Choice, Products, ProductShape
+from partita.partitioner.cluster.tile_forms import TiledLoop, TileForm, TileForms
 from partita.partitioner.ir.program import Instruction, Op, Program, parse_program
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.messages import Message
@@ -46,6 +47,9 @@ __all__ = [
     "Replicated",
     "RowSplit",
     "StepKind",
+    "TileForm",
+    "TileForms",
+    "TiledLoop",
     "Tiles",
     "Timeline",
     "Times",

@@ -25,6 +25,7 @@ from partita.engine.kernels.local_loops import (
 )
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.kernels.tiles.choice import tile_for
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, flat, rows_of
 from partita.layers import LocallyConnected2D
@@ -75,17 +76,18 @@ class PatchSumKernel(Kernel):
         chunks = [(run, columns(rows_of(self.arrays.output, run, context.rows))) for run in runs]
         operations = context.operations * sum(stop - start for start, stop in rows) / context.n_rows
         size = 0 if self._in_place else max(output.size for _, output in chunks)
+        tile = tile_for(context, "forward", shared=False)
         self._scratch.reserve(size)
 
         def work(start: int, stop: int) -> None:
             with self._scratch.take(size) as scratch:
                 for run, output in chunks[start:stop]:
                     sums = output if self._in_place else scratch[: output.size].reshape(output.shape)
-                    forward(sums.reshape(-1), self._x, self._weight, self._bias, run, places, geometry)
+                    forward(sums.reshape(-1), self._x, self._weight, self._bias, run, places, geometry, tile)
                     self.finish(sums, output, (run[0] - context.rows[0]) * context.grid.nodes_per_row)
 
         with self._scratch.take(0) as scratch:
-            bound(forward, scratch, self._x, self._weight, self._bias, (0, 0), places, geometry)
+            bound(forward, scratch, self._x, self._weight, self._bias, (0, 0), places, geometry, tile)
         return split_spans(self.pool, ((0, len(chunks)),), work, operations=operations)
 
     def _chunks(self, start: int, stop: int) -> list[tuple[int, int]]:
@@ -101,12 +103,13 @@ class PatchSumKernel(Kernel):
         out, grad = flat(self.arrays.grad_input(source)), flat(self.arrays.own_grad)
         operations, batch = self.context.operations / geometry.height, self.context.batch
         size = 0 if self._in_place else geometry.size_y * geometry.width * geometry.channels * batch
+        tile, weight = tile_for(self.context, "input gradient", shared=False), self._weight
         self._scratch.reserve(size)
 
         def work(start: int, stop: int) -> None:
             with self._scratch.take(size) as scratch:
                 sums = out if self._in_place else scratch
-                backward_input(out, sums, self._weight, grad, (start, stop), accumulate, places, geometry)
+                backward_input(out, sums, weight, grad, (start, stop), accumulate, places, geometry, tile)
 
         def call() -> None:
             for start, stop in rows:
@@ -114,7 +117,7 @@ class PatchSumKernel(Kernel):
 
         with self._scratch.take(0) as scratch:
             sums = out if self._in_place else scratch
-            bound(backward_input, out, sums, self._weight, grad, (0, 0), accumulate, places, geometry)
+            bound(backward_input, out, sums, weight, grad, (0, 0), accumulate, places, geometry, tile)
         return call
 
     def backward_parameters(
@@ -122,8 +125,9 @@ class PatchSumKernel(Kernel):
     ) -> Call:
         """Sums products of gradients and inputs over the examples; zero where a patch lies on padding."""
         context, places, geometry = self.context, self._places(self.context.windows[0]), self._geometry
-        span = first, last = rows or context.rows
-        grad = flat(self.arrays.own_grad)
+        span, tile = rows or context.rows, tile_for(context, "weight gradient", shared=False)
+        first, last = span
+        x, grad = self._x, flat(self.arrays.own_grad)
         weight = flat(out[0]).reshape(last - first, -1)
         size = geometry.size_y * transposed_row(geometry, context.batch, context.master.itemsize)
         operations = context.operations * (last - first) / context.n_rows
@@ -132,7 +136,7 @@ class PatchSumKernel(Kernel):
         def work(start: int, stop: int) -> None:
             with self._scratch.take(size) as scratch:
                 place = weight[start - first : stop - first].reshape(-1)
-                backward_weight(place, scratch, self._x, grad, (start, stop), places, geometry, accumulate)
+                backward_weight(place, scratch, x, grad, (start, stop), places, geometry, accumulate, tile)
 
         multiply = split_spans(self.pool, (span,), work, operations=operations)
         if len(out) == 1:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
+from partita.engine.kernels.tiles.forms import Tile
 from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Following, Strides, multiply, spread
@@ -52,6 +53,7 @@ def forward(
     rows: tuple[int, int],
     p: Places,
     g: PatchGeometry,
+    tile: Tile,
 ) -> None:
     """Computes the sums of rows `[start, stop)` of the places.
 
@@ -63,6 +65,7 @@ def forward(
         rows: `(start, stop)`.
         p: the machine's part.
         g: the patches on the picture.
+        tile: the largest tile.
     """
     run, line = g.size_x * g.channels, g.width * g.channels * p.batch
     fan_in = g.size_y * run
@@ -76,7 +79,7 @@ def forward(
             at = ((row - rows[0]) * p.columns + column) * p.filters * p.batch
             into = Strides(at, p.batch, 0, 0)
             if bias.size:
-                spread(out, into, bias, node, p.filters, p.batch)
+                spread(out, into, bias, node, p.filters, p.batch, tile)
             multiply(
                 out,
                 into,
@@ -89,6 +92,7 @@ def forward(
                 Extent(p.filters, p.batch, high_y - low_y, (high - low) * g.channels),
                 bias.size > 0,
                 Following((node + p.filters) * fan_in, g.stride_x * g.channels * p.batch, 0),
+                tile,
             )
 
 
@@ -102,6 +106,7 @@ def backward_input(
     accumulate: bool,
     p: Places,
     g: PatchGeometry,
+    tile: Tile,
 ) -> None:
     """Computes the gradient of rows `[start, stop)` of the input, from the machine's places.
 
@@ -116,6 +121,7 @@ def backward_input(
         accumulate: whether to add to what is there.
         p: the machine's part.
         g: the patches on the picture.
+        tile: the largest tile.
     """
     run, line = g.size_x * g.channels, g.width * g.channels * p.batch
     fan_in, slots = g.size_y * run, len(sums) // line
@@ -143,6 +149,7 @@ def backward_input(
                     Extent((high - low) * g.channels, p.batch, 1, p.filters),
                     True,
                     Following(ahead, 0, 0) if is_whole else Following(at + p.filters * fan_in, 0, fan_in),
+                    tile,
                 )
                 slot, ahead = slot + 1 if slot + 1 < slots else 0, ahead + run * p.filters
     opened, closed = _open(out, sums, opened, closed, rows[1], accumulate, p.window, line)
@@ -194,6 +201,7 @@ def backward_weight(
     p: Places,
     g: PatchGeometry,
     accumulate: bool,
+    tile: Tile,
 ) -> None:
     """Computes the weight gradient of rows `[start, stop)` of the places; zero where a patch lies on padding.
 
@@ -208,6 +216,7 @@ def backward_weight(
         p: the machine's part.
         g: the patches on the picture.
         accumulate: whether to add to what is there.
+        tile: the largest tile.
     """
     run, row_size = g.size_x * g.channels, len(scratch) // g.size_y
     stride, fan_in, opened = row_size // p.batch, g.size_y * run, 0
@@ -234,6 +243,7 @@ def backward_weight(
                     Extent(p.filters, (high - low) * g.channels, 1, p.batch),
                     accumulate,
                     NOWHERE,
+                    tile,
                 )
                 slot = slot + 1 if slot + 1 < g.size_y else 0
 

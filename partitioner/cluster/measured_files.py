@@ -12,6 +12,7 @@ import msgspec
 from partita.partitioner.cluster.kernel_times import KernelTimes, Timed
 from partita.partitioner.cluster.products import Choice, Products, ProductShape, Rule
 from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.tile_forms import TileForms
 
 TIMES_VERSION: Final = 2
 PRODUCTS_VERSION: Final = 1
@@ -35,6 +36,7 @@ class _Products(_Versioned, kw_only=True, forbid_unknown_fields=True):
     measured: tuple[tuple[ProductShape, Choice], ...]
     threads: ThreadShares = ThreadShares()
     flat: int = 0
+    forms: TileForms = TileForms()
 
 
 T = TypeVar("T", bound=_Versioned)
@@ -65,7 +67,7 @@ def write_products(products: Products, path: Path) -> None:
 def read_products(path: Path) -> Products:
     """Reads what `write_products` wrote; raises ValueError if the file is of another kind or version."""
     found = _read(path, _Products, "choices of products", PRODUCTS_VERSION)
-    return Products(found.rule, found.origin, found.measured, found.source, found.threads, found.flat)
+    return Products(**{field.name: getattr(found, field.name) for field in fields(Products)})
 
 
 def _write(content: _Versioned, path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from partita.partitioner.cluster.processor import Processor
 from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.tile_forms import TileForms
 
 Library: TypeAlias = Literal["numpy", "tiles", "flat tiles", "torch"]
 """BLAS of NumPy or of torch, or our own loops (`engine/kernels/products/tiles.py`): by tiles that fill the
@@ -102,6 +103,7 @@ class Products:
         threads: the least work of each of several threads.
         flat: columns up to which flat tiles compute the input gradient of a large layer, where the rule has
             tiles compute it. They change no bit.
+        forms: the form of the tiles in which layers on patches are multiplied.
     """
 
     rule: Rule = "torch"
@@ -110,6 +112,7 @@ class Products:
     source: str = ""
     threads: ThreadShares = ThreadShares()  # noqa: RUF009 - frozen
     flat: int = 0
+    forms: TileForms = TileForms()  # noqa: RUF009 - frozen
 
     def choose(self, shape: ProductShape) -> Choice:
         """Returns the choice for a product. The same in every process that has this plan."""

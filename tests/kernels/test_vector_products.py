@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
 from partita.engine.kernels.tiles import Extent, Strides, multiply
-from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, VECTORS, Following
+from partita.engine.kernels.tiles.forms import OWN_TILE, ROWS, VECTORS
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Following
 from partita.engine.numerics import compiled, downcast_array, fma, upcast
 from tests.draws import examples
 
@@ -29,8 +30,9 @@ def _product(
     extent: Any,
     more: Any,
     next_: Any,
+    tile: Any,
 ) -> None:
-    multiply(out, into, left, from_left, right, from_right, extent, more, next_)
+    multiply(out, into, left, from_left, right, from_right, extent, more, next_, tile)
 
 
 @compiled
@@ -80,7 +82,7 @@ def test_every_element_is_a_chain(
     _chains(expected, into, left, from_left, right, from_right, extent, more)
     for following in (NOWHERE, Following(len(left), 1000, 0), Following(len(left), 0, 7)):  # may lie anywhere
         found = out.copy()
-        _product(found, into, left, from_left, right, from_right, extent, more, following)
+        _product(found, into, left, from_left, right, from_right, extent, more, following, OWN_TILE)
         assert found.tobytes() == expected.tobytes()
 
 
@@ -101,6 +103,7 @@ def test_every_tile(rows: int, vectors: int) -> None:
             Extent(rows, lanes, 1, 4),
             False,
             NOWHERE,
+            OWN_TILE,
         )
         np.testing.assert_allclose(out, left @ right, rtol=1e-12, atol=1e-12)
 
@@ -112,6 +115,17 @@ def test_does_not_read_what_it_does_not_need() -> None:
     out = np.full(rows * lanes + 40, np.nan, np.float32)
     left[2 : 2 + rows * steps], right[3 : 3 + steps * lanes] = 1, 2
     walks = Strides(0, lanes, 0, 0), Strides(2, steps, 0, 1), Strides(3, 0, 0, lanes)
-    _product(out, walks[0], left, walks[1], right, walks[2], Extent(rows, lanes, 1, steps), False, NOWHERE)
+    _product(
+        out,
+        walks[0],
+        left,
+        walks[1],
+        right,
+        walks[2],
+        Extent(rows, lanes, 1, steps),
+        False,
+        NOWHERE,
+        OWN_TILE,
+    )
     assert (out[: rows * lanes] == 2 * steps).all()
     assert np.isnan(out[rows * lanes :]).all()

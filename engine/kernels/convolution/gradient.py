@@ -15,6 +15,7 @@ from typing import Any
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.patches import PatchGeometry, inside
+from partita.engine.kernels.tiles.forms import Tile
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
 from partita.engine.numerics import compiled, compiled_reassociating, upcast
@@ -30,6 +31,7 @@ def backward_weight(
     out: Array,
     filters: tuple[int, int],
     g: PatchGeometry,
+    tile: Tile,
 ) -> None:
     """Computes the gradient of filters `[begin, end)` over all places of `grad`.
 
@@ -43,7 +45,7 @@ def backward_weight(
         top = (first + row) * g.stride_y - g.before_y
         low, high = inside(top, g.size_y, g.height)
         for tap in range(low, high):
-            _add_products(sums, x, top + tap - window, tap, transposed, filters, g)
+            _add_products(sums, x, top + tap - window, tap, transposed, filters, g, tile)
     taps, n_filters = sums.shape
     flat, turned_back = sums.reshape(-1), out.reshape(-1)
     transpose(flat, begin, n_filters, turned_back, begin * taps, taps, taps, end - begin)
@@ -61,7 +63,14 @@ def _transpose(grad: Array, transposed: Array, begin: int, end: int) -> None:
 
 @compiled
 def _add_products(
-    sums: Array, x: Array, row: int, tap: int, transposed: Array, filters: tuple[int, int], g: PatchGeometry
+    sums: Array,
+    x: Array,
+    row: int,
+    tap: int,
+    transposed: Array,
+    filters: tuple[int, int],
+    g: PatchGeometry,
+    tile: Tile,
 ) -> None:
     """Adds the products of one row of the input with the gradients of one row of places."""
     flat, inputs, grads = sums.reshape(-1), x.reshape(-1), transposed.reshape(-1)
@@ -85,6 +94,7 @@ def _add_products(
                 Extent((high - low) * channels, end - begin, stop - column, batch),
                 True,
                 NOWHERE,
+                tile,
             )
         column = stop
 

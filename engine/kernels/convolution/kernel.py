@@ -15,8 +15,8 @@ from partita.engine.kernels.convolution.loops import ACTIVATIONS, backward_input
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, no_op
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.kernels.tiles.choice import tile_for
 from partita.engine.kernels.tiles.scratch import Scratch
-from partita.engine.kernels.tiles.vector_products import ROWS
 from partita.engine.kernels.views import rows_of
 from partita.layers import Conv2D, Patch
 from partita.layers.box import Spans
@@ -45,8 +45,9 @@ class Conv2DKernel(Kernel):
         self._shape = filters, height, width, channels = context.grid.parameters[0].shape
         self._weight = arrays.parameters[0].reshape(self._shape)
         self._bias = arrays.parameters[1] if layer.use_bias else np.zeros(filters, context.dtype)
-        tiles = -(-channels // ROWS) * any(grad is not None for grad in arrays.grad_inputs)
-        self._packed = np.zeros((tiles, height, width, filters, ROWS), context.master)
+        self._tile = tile_for(context, "input gradient", shared=True)
+        tiles = -(-channels // self._tile.rows) * any(grad is not None for grad in arrays.grad_inputs)
+        self._packed = np.zeros((tiles, height, width, filters, self._tile.rows), context.master)
         self._scratch = Scratch(pool.threads, context.master)
 
     @classmethod
@@ -60,12 +61,13 @@ class Conv2DKernel(Kernel):
         own, (window, _) = self.context.rows, self.context.windows[0]
         x, output, geometry, bias = self.arrays.inputs[0], self.arrays.output, self._geometry, self._bias
         activation, row, weight = ACTIVATIONS.index(self._function), output.shape[1:], self._weight
+        tile = tile_for(self.context, "forward", shared=True)
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
             with self._scratch.take(math.prod(row)) as scratch:
                 out, sums = rows_of(output, (start, stop), own), scratch.reshape(row)
-                forward(x, weight, bias, out, (window, start), activation, sums, geometry)
+                forward(x, weight, bias, out, (window, start), activation, sums, geometry, tile)
 
         multiply = split_spans(self.pool, (own,), work, operations=self.context.operations)
         return sequence(multiply, self._packing())
@@ -89,13 +91,13 @@ class Conv2DKernel(Kernel):
         """Sums, for each place of the input, over the places whose patches hold it, in ascending rows."""
         window, (first, _) = self.context.grad_windows[0], self.context.rows
         out, grad = self.arrays.grad_input(0), self.arrays.own_grad
-        weight, row = self._packed, out.shape[1:]
+        weight, row, geometry, tile = self._packed, out.shape[1:], self._geometry, self._tile
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
             with self._scratch.take(math.prod(row)) as scratch:
                 place, sums = rows_of(out, (start, stop), window), scratch.reshape(row)
-                backward_input(place, start, weight, grad, first, accumulate, sums, self._geometry)
+                backward_input(place, start, weight, grad, first, accumulate, sums, geometry, tile)
 
         return split_spans(self.pool, rows, work, operations=self.context.operations)
 
@@ -110,19 +112,22 @@ class Conv2DKernel(Kernel):
         (window, _), (first, _) = self.context.windows[0], self.context.rows
         filters, batch = self._shape[0], self.context.batch
         weight, parts = out[0].reshape(filters, -1), self._parts()
+        tile = tile_for(self.context, "weight gradient", shared=True)
         transposed = np.zeros((grad.shape[1], batch, filters), self.context.master)
         sums, totals = np.zeros(weight.T.shape, self.context.master), np.zeros(filters)
 
         def work(start: int, stop: int) -> None:
             for begin, end in parts[start:stop]:
-                backward_weight(x, grad, (window, first), transposed, sums, weight, (begin, end), geometry)
+                backward_weight(
+                    x, grad, (window, first), transposed, sums, weight, (begin, end), geometry, tile
+                )
 
         def add_bias() -> None:
             totals[:] = 0
             accumulate_bias(grad, totals)
             out[1][...] = totals
 
-        backward_weight(x, grad[:0], (window, first), transposed, sums, weight, (0, 0), geometry)
+        backward_weight(x, grad[:0], (window, first), transposed, sums, weight, (0, 0), geometry, tile)
         accumulate_bias(grad[:0], totals)
         multiply = split_spans(self.pool, ((0, len(parts)),), work, operations=self.context.operations)
         return sequence(multiply, add_bias if len(out) > 1 else no_op)

@@ -16,7 +16,8 @@ from __future__ import annotations
 from partita.engine.kernels.activations import LOOPS
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers, receivers_on
-from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, Extent, Strides, multiply
+from partita.engine.kernels.tiles.forms import Tile
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
 from partita.engine.numerics import compiled, downcast, upcast
 
 CACHED_BYTES = 1 << 19
@@ -38,13 +39,14 @@ def forward(
     activation: int,
     sums: Array,
     g: PatchGeometry,
+    tile: Tile,
 ) -> None:
     """Computes rows of places; `x` and `out` begin at these rows of the input and of the layer.
 
     `sums` is scratch for a row of places.
     """
     for row in range(out.shape[0]):
-        _multiply_row(x, begin[0], weight, begin[1] + row, sums, g)
+        _multiply_row(x, begin[0], weight, begin[1] + row, sums, g, tile)
         for column in range(out.shape[1]):
             finish(activation, sums[column], bias, out[row, column])
 
@@ -63,18 +65,20 @@ def finish(activation: int, sums: Array, bias: Array, out: Array) -> None:
 
 
 @compiled
-def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g: PatchGeometry) -> None:
+def _multiply_row(
+    x: Array, window: int, weight: Array, row: int, sums: Array, g: PatchGeometry, tile: Tile
+) -> None:
     """Computes the sums of one row of places, block of weights after block."""
     filters, top = sums.shape[1], row * g.stride_y - g.before_y
     low, high = inside(top, g.size_y, g.height)
-    n_filters = filters if weight.nbytes <= CACHED_BYTES else 4 * ROWS
+    n_filters = filters if weight.nbytes <= CACHED_BYTES else 4 * tile.rows
     n_taps = max(1, CACHED_BYTES // (n_filters * weight[0, 0].nbytes))
     for f in range(0, filters, n_filters):
         for tap in range(low, max(high, low + 1), n_taps):  # on the padding too: sums begin with zero
             rows, taps = (f, min(f + n_filters, filters)), (tap, min(tap + n_taps, high))
             for column in range(sums.shape[0]):
                 place = top + tap - window, column
-                _multiply_patch(sums[column], x, weight, place, rows, taps, tap > low, g)
+                _multiply_patch(sums[column], x, weight, place, rows, taps, tap > low, g, tile)
 
 
 @compiled
@@ -87,6 +91,7 @@ def _multiply_patch(
     taps: tuple[int, int],
     continued: bool,
     g: PatchGeometry,
+    tile: Tile,
 ) -> None:
     """Computes sums of some filters at one place, over some rows of its patch.
 
@@ -107,6 +112,7 @@ def _multiply_patch(
         Extent(rows[1] - rows[0], batch, taps[1] - taps[0], (high - low) * channels),
         continued,
         NOWHERE,
+        tile,
     )
 
 
@@ -114,15 +120,15 @@ def _multiply_patch(
 def pack(weight: Array, packed: Array, begin: int, end: int) -> None:
     """Lays out weights for the backward pass, tiles `[begin, end)` of channels.
 
-    `packed` is `[tile, kernel row, kernel column, filter, ROWS channels]`.
+    `packed` is `[tile, kernel row, kernel column, filter, channel of the tile]`.
     """
-    filters, height, width, channels = weight.shape
+    (filters, height, width, channels), n = weight.shape, packed.shape[4]
     for tile in range(begin, end):
         for f in range(filters):
             for tap_y in range(height):
                 for tap_x in range(width):
-                    for c in range(tile * ROWS, min((tile + 1) * ROWS, channels)):
-                        packed[tile, tap_y, tap_x, f, c - tile * ROWS] = upcast(weight[f, tap_y, tap_x, c])
+                    for c in range(tile * n, min((tile + 1) * n, channels)):
+                        packed[tile, tap_y, tap_x, f, c - tile * n] = upcast(weight[f, tap_y, tap_x, c])
 
 
 @compiled
@@ -135,6 +141,7 @@ def backward_input(
     accumulate: bool,
     sums: Array,
     g: PatchGeometry,
+    tile: Tile,
 ) -> None:
     """Computes rows of the input's gradient from `start` on; `grad` begins at row `first` of places.
 
@@ -147,7 +154,7 @@ def backward_input(
                 for e in range(grads.shape[2]):
                     before = upcast(grads[column, c, e])
                     sums[column, c, e] = before if accumulate else type(before)(0)
-        _add_rows(sums, packed, grad, first, start + row, g)
+        _add_rows(sums, packed, grad, first, start + row, g, tile)
         for column in range(grads.shape[0]):
             for c in range(grads.shape[1]):
                 for e in range(grads.shape[2]):
@@ -155,46 +162,50 @@ def backward_input(
 
 
 @compiled
-def _add_rows(sums: Array, packed: Array, grad: Array, first: int, row: int, g: PatchGeometry) -> None:
+def _add_rows(
+    sums: Array, packed: Array, grad: Array, first: int, row: int, g: PatchGeometry, tile: Tile
+) -> None:
     """Adds the terms of rows of places to one row of the input, block of weights after block."""
     low, high = receivers(row, g, first, first + grad.shape[0])
     n_places, whole = max(high - low, 0), packed.nbytes <= CACHED_BYTES
     n_tiles, n_rows = (packed.shape[0], max(n_places, 1)) if whole else (1, 1)
-    for tile in range(0, packed.shape[0], n_tiles):
+    for block in range(0, packed.shape[0], n_tiles):
         for k in range(low, low + n_places, n_rows):
             for column in range(sums.shape[0]):
                 columns = receivers_on(column, g.size_x, g.stride_x, g.before_x, 0, grad.shape[1])
                 tap = column + g.before_x - columns[0] * g.stride_x
                 for place in range(k, k + n_rows):
                     taps = row + g.before_y - place * g.stride_y, tap
-                    for t in range(tile, tile + n_tiles):
-                        _add_place(sums[column], packed, t, taps, grad, place - first, columns, g)
+                    for t in range(block, block + n_tiles):
+                        _add_place(sums[column], packed, t, taps, grad, place - first, columns, g, tile)
 
 
 @compiled
 def _add_place(
     sums: Array,
     packed: Array,
-    tile: int,
+    number: int,
     taps: tuple[int, int],
     grad: Array,
     row: int,
     columns: tuple[int, int],
     g: PatchGeometry,
+    tile: Tile,
 ) -> None:
-    """Adds the terms of places in a row of `grad` to a tile of channels of one place of the input, which is
-    number `taps` of the first patch.
+    """Adds the terms of places in a row of `grad` to tile `number` of the channels of one place of the input,
+    which is number `taps` of the first patch.
     """
-    (channels, batch), (_, n_columns, filters, _) = sums.shape, grad.shape
-    from_weights = ((tile * g.size_y + taps[0]) * g.size_x + taps[1]) * filters * ROWS
+    (channels, batch), (_, n_columns, filters, _), n = sums.shape, grad.shape, packed.shape[4]
+    from_weights = ((number * g.size_y + taps[0]) * g.size_x + taps[1]) * filters * n
     multiply(
         sums.reshape(-1),
-        Strides(tile * ROWS * batch, batch, 0, 0),
+        Strides(number * n * batch, batch, 0, 0),
         packed.reshape(-1),
-        Strides(from_weights, 1, -g.stride_x * filters * ROWS, ROWS),
+        Strides(from_weights, 1, -g.stride_x * filters * n, n),
         grad.reshape(-1),
         Strides((row * n_columns + columns[0]) * filters * batch, 0, filters * batch, batch),
-        Extent(min(ROWS, channels - tile * ROWS), batch, max(columns[1] - columns[0], 0), filters),
+        Extent(min(n, channels - number * n), batch, max(columns[1] - columns[0], 0), filters),
         True,
         NOWHERE,
+        tile,
     )

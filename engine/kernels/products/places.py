@@ -15,6 +15,7 @@ from typing import Final
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.tiles import multiply_blocks
+from partita.engine.kernels.tiles.forms import OWN_TILE
 from partita.engine.kernels.tiles.runs import Rows, add_rows, add_terms, copy_rows
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
@@ -178,6 +179,7 @@ def add_products(
             Extent(min(PANEL, stop - row), k, end - first, batch),
             continued,
             NOWHERE,
+            OWN_TILE,
         )
 
 

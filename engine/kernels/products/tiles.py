@@ -15,18 +15,11 @@ import numpy as np
 from partita.engine.kernels.calls import bound
 from partita.engine.kernels.kernel import Array, Call
 from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.kernels.tiles.forms import FLAT_TILE, OWN_TILE
 from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.transposition import transpose
-from partita.engine.kernels.tiles.vector_products import (
-    FLAT,
-    NOWHERE,
-    ROWS,
-    VECTORS,
-    Extent,
-    Strides,
-    multiply_by,
-)
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Strides, multiply
 from partita.engine.numerics import compiled
 
 _PANEL: Final = 96
@@ -135,7 +128,7 @@ def multiply_blocks(
 
     For compiled code, without checks.
     """
-    most_rows, most_vectors = FLAT if flat else (ROWS, VECTORS)
+    tile = FLAT_TILE if flat else OWN_TILE
     in_rows = from_left.step_stride == 1
     longest = (_TERMS_BYTES_IN_ROWS if in_rows else _TERMS_BYTES_IN_COLUMNS) // out.itemsize
     most = _evenly(extent.steps, longest, LINE_BYTES // out.itemsize)
@@ -144,7 +137,7 @@ def multiply_blocks(
         end = min(first + group, extent.rows)
         for step in range(0, max(extent.steps, 1), most):
             for row in range(first, end, _PANEL):
-                multiply_by(
+                multiply(
                     out,
                     Strides(into.at + row * into.row_stride, into.row_stride, 0, 0),
                     left,
@@ -154,8 +147,7 @@ def multiply_blocks(
                     Extent(min(_PANEL, end - row), extent.lanes, 1, min(most, extent.steps - step)),
                     continued or step > 0,
                     NOWHERE,
-                    most_rows,
-                    most_vectors,
+                    tile,
                 )
 
 

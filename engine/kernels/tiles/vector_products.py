@@ -5,7 +5,7 @@ each row, repeats it over the lanes, and adds its products with the vectors of t
 to memory once, after the last step.
 
 Every element is a chain of fused multiply-adds over outer steps, then steps, in ascending order: neither the
-size of tiles, nor the machine's vectors, nor where a product is cut changes its bits.
+form of tiles, nor the machine's vectors, nor where a product is cut changes its bits.
 """
 
 from __future__ import annotations
@@ -20,40 +20,24 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.tiles.forms import ROWS, SIZES, Tile, form_of_kind, is_halved, lanes_in
 from partita.engine.kernels.tiles.llvm_vectors import (
     I1,
     I64,
     LINE_BYTES,
-    REGISTERS,
-    VECTOR_BYTES,
     Vectors,
     cgutils,
     data_of,
-    lanes_of,
     n_bytes,
     number,
     pointer_to,
 )
 from partita.engine.numerics import compiled_for_pointers
 
-ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
-"""Rows and vectors of the largest tile: its sums, a vector of each operand, and one to spare, fill the
-registers.
-"""
-
-FLAT: Final = (4, 4) if REGISTERS == 32 else (4, 3)
-"""Rows and vectors of the largest of the flat tiles, which some products are computed faster by."""
-_MOST: Final = max(VECTORS, FLAT[1])
+_MOST: Final = max(vectors for _, vectors in SIZES)
 """Vectors of the widest tile."""
-
 _HALF: Final = 0
 """In the place of the number of vectors: half a vector."""
-
-_MASKS_ARE_FREE: Final = VECTOR_BYTES == 64
-"""AVX-512 has registers for masks. Elsewhere a masked load takes longer, and its mask a register of sums: so
-there are tiles without masks, too, for lanes that fill their vectors.
-"""
-
 _FULL: Final = (ROWS + 1) * (_MOST + 1)
 """Added to the number of a tile without masks."""
 
@@ -117,12 +101,33 @@ class _Ahead(NamedTuple):
     apart: int
 
 
-class _Tiles:
-    """Writes the tiles for one combination of types."""
+class _Case(NamedTuple):
+    """A tile, and when it is the one.
 
-    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value]) -> None:
-        self.builder, self.scalar, self.vectors = builder, scalar, Vectors(builder, scalar)
-        self.out, into, self.left, from_left, self.right, from_right, extent, continued, ahead = arguments
+    Args:
+        number: value of the switch.
+        name: of its block.
+        rows: rows.
+        size: bytes of a vector.
+        masks: of its vectors; None: of a single one, which has a mask of all lanes.
+    """
+
+    number: int
+    name: str
+    rows: int
+    size: int
+    masks: Masks | None = None
+
+
+class _Tiles:
+    """Writes the tiles for one combination of types, with vectors and tails of the kind `tile`."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value], tile: Any
+    ) -> None:
+        self.size, self.tails = form_of_kind(tile)
+        self.builder, self.scalar, self.vectors = builder, scalar, Vectors(builder, scalar, size=self.size)
+        self.out, into, self.left, from_left, self.right, from_right, extent, continued, ahead, _ = arguments
         self.from_left = Strides(*cgutils.unpack_tuple(builder, from_left, 4))
         at, row_stride = cgutils.unpack_tuple(builder, into, 2)
         self.into = Strides(at, row_stride, number(0), number(0))
@@ -135,7 +140,22 @@ class _Tiles:
         self.is_continued = builder.trunc(continued, I1)
 
     def write(self) -> None:
-        """Writes all tiles, and the choice between them.
+        """Writes all tiles, and the choice between them."""
+        builder = self.builder
+        kind, cases = self._halved() if self.tails == "halved" else self._masked()
+        end = builder.append_basic_block("end")
+        choice = builder.switch(kind, end)
+        for case in cases:
+            block = builder.append_basic_block(case.name)
+            choice.add_case(number(case.number), block)
+            builder.position_at_end(block)
+            self.vectors = Vectors(builder, self.scalar, size=case.size)
+            self._tile(case.rows, case.masks or [self.vectors.mask(self.lanes)])
+            builder.branch(end)
+        builder.position_at_end(end)
+
+    def _masked(self) -> tuple[ir.Value, list[_Case]]:
+        """Numbers tiles by rows and vectors, the last one masked; others if need be by having no mask.
 
         Where half a vector holds all lanes, the tile has such vectors: some processors compute them twice as
         fast.
@@ -143,35 +163,45 @@ class _Tiles:
         builder, lanes, half = self.builder, number(self.vectors.lanes), number(self.vectors.lanes // 2)
         n_vectors = builder.sdiv(builder.add(self.lanes, builder.sub(lanes, number(1))), lanes)
         before = builder.mul(builder.sub(n_vectors, number(1)), lanes)
-        mask = self.vectors.mask(builder.sub(self.lanes, before))
-        end = builder.append_basic_block("end")
+        tails: dict[int, ir.Value | None] = {0: self.vectors.mask(builder.sub(self.lanes, before))}
         is_half = builder.icmp_signed("<=", self.lanes, half)
         which = builder.select(is_half, number(_HALF), n_vectors)
         kind = builder.add(builder.mul(self.rows, number(_MOST + 1)), which)
-        if not _MASKS_ARE_FREE:
+        if self.tails == "masked or whole":
             is_full = builder.icmp_signed("==", self.lanes, builder.mul(n_vectors, lanes))
             kind = builder.select(is_full, builder.add(kind, number(_FULL)), kind)
-        choice = builder.switch(kind, end)
-        tails = {0: mask} if _MASKS_ARE_FREE else {0: mask, _FULL: None}
-        sizes = [
-            size
-            for size in product(range(1, ROWS + 1), range(1, _MOST + 1))
-            if any(size[0] <= rows and size[1] <= vectors for rows, vectors in ((ROWS, VECTORS), FLAT))
+            tails[_FULL] = None
+        cases = [
+            _Case(
+                group + rows * (_MOST + 1) + count,
+                f"tile_{rows}_{count}",
+                rows,
+                self.size,
+                [*[None] * (count - 1), tail],
+            )
+            for (rows, count), (group, tail) in product(SIZES, tails.items())
         ]
-        for (rows, count), (group, tail) in product(sizes, tails.items()):
-            block = builder.append_basic_block(f"tile_{rows}_{count}")
-            choice.add_case(number(group + rows * (_MOST + 1) + count), block)
-            builder.position_at_end(block)
-            self._tile(rows, [*[None] * (count - 1), tail])
-            builder.branch(end)
-        self.vectors = Vectors(builder, self.scalar, size=VECTOR_BYTES // 2)
-        for rows in range(1, ROWS + 1):
-            block = builder.append_basic_block(f"tile_{rows}_half")
-            choice.add_case(number(rows * (_MOST + 1) + _HALF), block)
-            builder.position_at_end(block)
-            self._tile(rows, [self.vectors.mask(self.lanes)])
-            builder.branch(end)
-        builder.position_at_end(end)
+        halves = (
+            _Case(rows * (_MOST + 1) + _HALF, f"tile_{rows}_half", rows, self.size // 2)
+            for rows in range(1, ROWS + 1)
+        )
+        return kind, [*cases, *halves]
+
+    def _halved(self) -> tuple[ir.Value, list[_Case]]:
+        """Numbers tiles by rows and lanes: those of whole vectors, or of one that is narrower."""
+        lanes, item = self.vectors.lanes, n_bytes(self.scalar)
+        apart = _MOST * lanes + 1
+        kind = self.builder.add(self.builder.mul(self.rows, number(apart)), self.lanes)
+        sizes = [(rows, count, self.size) for rows, count in SIZES]
+        narrow = (lanes >> k for k in range(1, lanes.bit_length()))
+        sizes += [(rows, 1, item * width) for width in narrow for rows in range(1, ROWS + 1)]
+        cases = [
+            _Case(
+                rows * apart + count * size // item, f"tile_{rows}_{count}_{size}", rows, size, [None] * count
+            )
+            for rows, count, size in sizes
+        ]
+        return kind, cases
 
     def _tile(self, n_rows: int, masks: Masks) -> None:
         """Writes one tile with these masks of its vectors."""
@@ -251,14 +281,15 @@ class _Tiles:
 
 
 def _declare_tile(  # type: ignore[no-untyped-def]
-    typing_context, out, into, left, from_left, right, from_right, extent, continued, ahead
+    typing_context, out, into, left, from_left, right, from_right, extent, continued, ahead, tile
 ):
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         builder.function.attributes.add("optsize")  # LLVM is to unroll no loop
-        _Tiles(builder, context.get_data_type(out.dtype), arguments).write()
+        _Tiles(builder, context.get_data_type(out.dtype), arguments, tile).write()
         return context.get_dummy_value()
 
-    return types.void(out, into, left, from_left, right, from_right, extent, types.boolean, ahead), generate
+    takes = (out, into, left, from_left, right, from_right, extent, types.boolean, ahead, tile)
+    return types.void(*takes), generate
 
 
 _tile = cast(Callable[..., None], intrinsic(_declare_tile))
@@ -275,13 +306,14 @@ def _multiply_tile(
     extent: Extent,
     continued: bool,
     ahead: _Ahead,
+    tile: Tile,
 ) -> None:
     """Computes one tile.
 
     Takes pointers (an array would be seven arguments), and of strides what it uses: `(at, row_stride)` of
     `into`, `(at, outer_stride, step_stride)` of `from_right`.
     """
-    _tile(out, into, left, from_left, right, from_right, extent, continued, ahead)
+    _tile(out, into, left, from_left, right, from_right, extent, continued, ahead, tile)
 
 
 _inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
@@ -299,6 +331,7 @@ def multiply(
     extent: Extent,
     continued: bool,
     following: Following,
+    tile: Tile,
 ) -> None:
     """Writes `out[row, lane] = sum of left[row, outer, step] * right[outer, step, lane]`.
 
@@ -314,29 +347,10 @@ def multiply(
         extent: size of the product.
         continued: whether the sums continue what `out` holds, or begin with zero.
         following: what is read next.
+        tile: the largest tile, of `forms`. All have the same bits.
     """
-    multiply_by(out, into, left, from_left, right, from_right, extent, continued, following, ROWS, VECTORS)
-
-
-@_inlined
-def multiply_by(
-    out: Array,
-    into: Strides,
-    left: Array,
-    from_left: Strides,
-    right: Array,
-    from_right: Strides,
-    extent: Extent,
-    continued: bool,
-    following: Following,
-    most_rows: int,
-    most_vectors: int,
-) -> None:
-    """Multiplies as `multiply`, by tiles of at most so many rows and vectors: those of the largest tile, or
-    `FLAT`. Both have the same bits.
-    """
-    lanes, tile_rows = lanes_of(out), _even(extent.rows, most_rows)
-    tile_lanes = lanes * _even((extent.lanes + lanes - 1) // lanes, most_vectors)
+    lanes, tile_rows = lanes_in(out, tile), _even(extent.rows, tile.rows)
+    tile_lanes = lanes * _even((extent.lanes + lanes - 1) // lanes, tile.vectors)
     lane, at, beyond = 0, following.at, following.beyond
     is_apart = at >= 0 and following.apart > 0
     runs = runs_left = 1
@@ -344,6 +358,8 @@ def multiply_by(
         runs, runs_left = (extent.steps * tile_rows + extent.rows - 1) // extent.rows, extent.steps
     while lane < extent.lanes:
         row, n_lanes = 0, min(tile_lanes, extent.lanes - lane)
+        if is_halved(tile):
+            n_lanes = _whole(n_lanes, lanes)
         while row < extent.rows:
             n_rows = min(tile_rows, extent.rows - row)
             numbers = extent.rows if is_apart else n_rows * extent.steps
@@ -357,6 +373,7 @@ def multiply_by(
                 Extent(n_rows, n_lanes, extent.outer_steps, extent.steps),
                 continued,
                 _Ahead(at, beyond, numbers, min(runs, runs_left), following.apart),
+                tile,
             )
             if is_apart:
                 at, runs_left = at + runs * following.apart, runs_left - runs
@@ -364,6 +381,16 @@ def multiply_by(
                 at += n_rows * extent.outer_steps * extent.steps
             row, beyond = row + n_rows, 0
         lane, at, is_apart, runs_left = lane + n_lanes, -1, False, 1
+
+
+@register_jitable
+def _whole(lanes: int, of_vector: int) -> int:
+    """Returns the lanes of whole vectors; without any, those of the widest half of a half ... that fits."""
+    if lanes >= of_vector:
+        return lanes // of_vector * of_vector
+    while of_vector > lanes:
+        of_vector //= 2
+    return of_vector
 
 
 @register_jitable
@@ -382,14 +409,14 @@ def _even(count: int, most: int) -> int:
     return (count + portions - 1) // portions
 
 
-def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # type: ignore[no-untyped-def]
-    takes = (out, into, numbers, types.intp, types.intp, types.intp)
+def _declare_spread(typing_context, out, into, numbers, at, rows, lanes, tile):  # type: ignore[no-untyped-def]
+    takes = (out, into, numbers, types.intp, types.intp, types.intp, tile)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        _, strides, _, at, rows, lanes = arguments
+        _, strides, _, at, rows, lanes, _ = arguments
         target, source = (data_of(context, builder, takes[k], arguments[k]) for k in (0, 2))
         vectors, strides = (
-            Vectors(builder, target.type.pointee),
+            Vectors(builder, target.type.pointee, size=form_of_kind(tile)[0]),
             Strides(*cgutils.unpack_tuple(builder, strides, 4)),
         )
         with cgutils.for_range(builder, rows) as row:
@@ -405,6 +432,6 @@ def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # typ
 
 
 spread = cast(Callable[..., None], intrinsic(_declare_spread))
-"""`spread(out, into, numbers, at, rows, lanes)` writes `numbers[at + row]`, upcast, into all lanes of each
-row, which a product may continue. For compiled code, without checks.
+"""`spread(out, into, numbers, at, rows, lanes, tile)` writes `numbers[at + row]`, upcast, into all lanes of
+each row, which a product may continue. For compiled code, without checks.
 """
