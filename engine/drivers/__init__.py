@@ -7,9 +7,9 @@ replicas make steps of their own (`local_sgd`, the base of `diloco`, `admm` and 
 `decoupled_diloco`, with shards), and `codistillation`, whose groups do. The driver of a `session` does the
 steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers` has the trainers:
 of replicas that work on their own, together, or evaluate a function; `paced` puts stops between the actions
-of a driver's coordinator, `traffic` counts what a program sends by formulas, and `replica_links` has the
-links between replicas that a plan implies. `loss_scale` is that of float16, and `scaled_losses` says who can
-train in it.
+of a driver's coordinator, `traffic` counts what a program sends by formulas, `compressed` has the actions of
+a compressed exchange, and `replica_links` the links between replicas that a plan implies. `loss_scale` is
+that of float16, and `scaled_losses` says who can train in it.
 """
 
 from partita.engine.drivers.admm import ADMM

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
+from partita.engine.drivers.compressed import check_compressor, check_exchange, exchange
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.loss_scale import LossScale
 from partita.engine.drivers.replica_links import fastest_of
@@ -112,20 +113,13 @@ class AllReduce(Driver):
     def _check_compress(self) -> None:
         if self.compress is None:
             return
-        if not isinstance(self.compress, Compressor):
-            raise ValueError(
-                f"AllReduce's compress is {self.compress!r}; give TopK(0.01), OneBit(), Int8() or PowerSGD(2)"
-            )
+        check_compressor(self.compress, "AllReduce")
         if self.by == "auto":
             raise ValueError(
                 f'by="auto" chooses by the bytes of whole gradients, and {self.compress} sends others; give '
                 "by=Ring(), or Tree() with PowerSGD(2)"
             )
-        if "gather" in self.compress.rounds and not isinstance(self.by, Ring):
-            raise ValueError(
-                f"messages of {self.compress} are collected from all replicas, and not added up, which "
-                f"{self.by!r} does not do; use by=Ring(), or PowerSGD(2)"
-            )
+        check_exchange(self.compress, self.by, "AllReduce")
         if self.shard_optimizer or self.backup_workers:
             raise ValueError(
                 "messages of a compressor are those of all replicas for the whole gradient; leave out "
@@ -149,8 +143,7 @@ class AllReduce(Driver):
     @property
     @override
     def is_sharded(self) -> bool:
-        keeps = self.compress is not None and bool(self.compress.state_names) and self.elastic is None
-        return self.shard_optimizer or keeps
+        return self.shard_optimizer or super().is_sharded
 
     @property
     def _algorithm(self) -> Algorithm:
@@ -187,8 +180,7 @@ class AllReduce(Driver):
                 yield a.SafePoint()
                 continue
             if self.compress is not None:
-                for turn in range(len(self.compress.rounds)):
-                    yield a.ExchangeMessages(step, compress=self.compress, by=by, turn=turn)
+                yield from exchange(self.compress, step=step, by=by)
             else:
                 yield a.ReduceScatter("gradient", by=by) if own else a.AllReduce("gradient", by=by)
             if self.optimizer.needs_norms:

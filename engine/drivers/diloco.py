@@ -18,6 +18,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from partita.engine.drivers.local_sgd import LocalDriver
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import AdamW, Momentum, Optimizer
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.kept_vector import Kept
@@ -38,6 +39,7 @@ class DiLoCo(LocalDriver):
         outer_learning_rate: of the outer optimizer. With 1, and no momentum, DiLoCo is `LocalSGD`.
         outer_momentum: of the outer optimizer, from 0 to below 1.
         nesterov: whether that momentum is Nesterov's.
+        compress: makes the messages of what replicas have changed, as under `LocalSGD`.
 
     Raises:
         ValueError: a setting is out of range.
@@ -54,6 +56,7 @@ class DiLoCo(LocalDriver):
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
     nesterov: bool = True
+    compress: Compressor | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,8 +79,7 @@ class DiLoCo(LocalDriver):
 
     @override
     def end_of_round(self, me: Member) -> a.Program:
-        yield a.Combine("delta", {"anchor": 1.0, "parameters": -1.0})
-        yield a.AllReduce("delta", by=self.by, mean=True)
+        yield from self.mean_change(me, "anchor", since="parameters")
         yield a.Apply(self.outer, gradient="delta", to="anchor")
         yield a.Combine("parameters", {"anchor": 1.0})
         yield a.SafePoint()

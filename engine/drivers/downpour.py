@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from partita.engine.drivers.compressed import check_compressor
 from partita.engine.drivers.driver import Driver
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
@@ -98,10 +99,7 @@ class Downpour(Driver):
         self._check_staleness()
 
     def _check_compress(self) -> None:
-        if self.compress is not None and not isinstance(self.compress, Compressor):
-            raise ValueError(
-                f"Downpour's compress is {self.compress!r}; give TopK(0.01), OneBit(), Int8() or PowerSGD(2)"
-            )
+        check_compressor(self.compress, "Downpour")
         if self.compress is not None and isinstance(self.staleness, Compensated):
             raise ValueError(
                 f"Compensated() corrects the gradient of one step, and a push by {self.compress} has parts "

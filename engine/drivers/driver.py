@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from partita.engine.data.clients import Clients
+from partita.engine.drivers.compressed import keeps_unsent
 from partita.engine.methods import Objective
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import Optimizer
@@ -102,6 +103,13 @@ class Driver(Arguments):
     @property
     def is_sharded(self) -> bool:
         """Returns whether no replica has the whole state: then a death leads back to the last checkpoint."""
+        return keeps_unsent(self)
+
+    @property
+    def replicas_differ(self) -> bool:
+        """Returns whether each replica has parameters and a state of the optimizer of its own between
+        exchanges. Without shards only.
+        """
         return False
 
     @property

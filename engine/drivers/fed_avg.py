@@ -21,7 +21,9 @@ import numpy as np
 from typing_extensions import override
 
 from partita.engine.data.clients import Clients
+from partita.engine.drivers.compressed import check_compressor
 from partita.engine.drivers.driver import Driver, Inline
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Broadcast
@@ -52,6 +54,9 @@ class FedAvg(Driver):
             (FedProx).
         server_momentum: remaining part of the server's velocity, from 0 to below 1.
         dropout: probability that a client drops out in a round: its work is left out, and the round goes on.
+        compress: a client sends a short message of what it has changed, in the place of its parameters:
+            `TopK`, `OneBit` or `Int8`, with feedback=False. A client keeps nothing from one round to the
+            next, so what a message lacks is lost. None: whole parameters.
         replicas: copies of the network, which play the clients of a round.
         inline: "all": one replica of one machine computes in the process of the call; "none": in its own.
 
@@ -87,6 +92,7 @@ class FedAvg(Driver):
     dropout: float = 0.0
     replicas: int = 1
     inline: Inline = "none"
+    compress: Compressor | None = field(default=None, metadata={"option": ""})
 
     def __post_init__(self) -> None:
         of = "FedAvg's "
@@ -105,6 +111,13 @@ class FedAvg(Driver):
                 "a client begins each round anew (the server's momentum is server_momentum)"
             )
         check_choice(self.inline, "FedAvg's inline is", ("none", "all"))
+        check_compressor(self.compress, "FedAvg")
+        if self.compress is not None and self.compress.state_names:
+            raise ValueError(
+                f"FedAvg's compress is {self.compress!r}, which keeps {', '.join(self.compress.state_names)} "
+                "from one message to the next, and a client keeps nothing until it is chosen again; give "
+                "TopK(0.1, feedback=False), OneBit(feedback=False) or Int8(feedback=False)"
+            )
         _ = self.division
 
     @property
@@ -153,13 +166,24 @@ class FedAvg(Driver):
                     yield from self._trained(me, number, wave[me.rank], int(sizes[wave[me.rank]]))
                 for rank in range(len(wave)):
                     if rank == me.rank:
-                        yield a.Combine("client", {"parameters": 1.0})
-                    yield a.AllGather("client", by=Broadcast(rank))
+                        yield a.Combine("client", self._of_client)
+                    yield self._sent(number, rank)
                     yield a.Combine("mean", {"mean": 1.0, "client": shares[first + rank]})
             yield a.Restore()
             if clients:
                 yield from self._server()
             yield a.SafePoint()
+
+    @property
+    def _of_client(self) -> dict[str, float]:
+        """The linear combination that a client sends."""
+        return {"parameters": 1.0} if self.compress is None else {"parameters": 1.0, "start": -1.0}
+
+    def _sent(self, number: int, rank: int) -> a.Action:
+        """The action after which all replicas have in "client" what one of them has there."""
+        if self.compress is None:
+            return a.AllGather("client", by=Broadcast(rank))
+        return a.ExchangeMessages(number, compress=self.compress, by=Broadcast(rank), vector="client")
 
     def _trained(self, me: Member, number: int, client: int, examples: int) -> a.Program:
         """Yields a client's work in a round, after which the parameters are its own."""
@@ -185,9 +209,13 @@ class FedAvg(Driver):
         yield a.Apply(self.optimizer)
 
     def _server(self) -> a.Program:
-        """Yields the server's update of the parameters that the round began with, by the mean in "mean"."""
+        """Yields the server's update of the parameters that the round began with, by the mean in "mean": of
+        parameters, or of what clients have changed.
+        """
+        before = {} if self.compress is None else {"parameters": 1.0}
         if not self.server_momentum:
-            yield a.Combine("parameters", {"mean": 1.0})
+            yield a.Combine("parameters", {**before, "mean": 1.0})
             return
-        yield a.Combine("velocity", {"velocity": self.server_momentum, "mean": 1.0, "parameters": -1.0})
+        less = {"parameters": -1.0} if self.compress is None else {}
+        yield a.Combine("velocity", {"velocity": self.server_momentum, "mean": 1.0, **less})
         yield a.Combine("parameters", {"parameters": 1.0, "velocity": 1.0})

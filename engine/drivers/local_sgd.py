@@ -4,8 +4,12 @@ Each replica applies its optimizer to the gradient of its own examples, and exch
 many steps ends by the mean of the parameters of all replicas; the state of the optimizer stays each one's
 own. So a run of K steps with rounds of H sends about 1/H of the bytes of synchronous SGD.
 
+With `compress` what a replica has changed since the last mean is sent in a short message, and what that lacks
+goes into its next one.
+
 Sources: Stich, "Local SGD converges fast and communicates little", 2019 (the mean every H steps); Zinkevich
-and others, "Parallelized stochastic gradient descent", 2010 (one mean at the end: `ParameterAveraging`).
+and others, "Parallelized stochastic gradient descent", 2010 (one mean at the end: `ParameterAveraging`);
+Basu and others, "Qsparse-local-SGD", 2019, algorithm 1 (compressed changes with error feedback).
 """
 
 from __future__ import annotations
@@ -16,10 +20,13 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from partita.engine.drivers.compressed import check_exchange, exchange
 from partita.engine.drivers.driver import Driver
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Algorithm, Ring
+from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.views import Member
 from partita.layers.checks import check_fields, check_whole
 
@@ -67,12 +74,18 @@ class LocalDriver(Driver):
         self._check_elastic()
         if not isinstance(self.by, Algorithm):
             raise ValueError(f"{name}'s by is {self.by!r}; give Ring(), Tree(), Hierarchical() or Server()")
+        check_exchange(self.compress, self.by, name)
         self._check_optimizer(self.optimizer)
         if self.optimizer.needs_norms:
             raise ValueError(
                 f"{self.optimizer} needs the norms of whole gradients, which replicas that compute alone do "
                 "not add up; leave clip_norm out, or take AdamW in the place of LARS or LAMB"
             )
+
+    @property
+    @override
+    def replicas_differ(self) -> bool:
+        return True
 
     @override
     def replica(self, me: Member) -> a.Program:
@@ -91,6 +104,15 @@ class LocalDriver(Driver):
         """Yields the actions by which replicas agree, with a safe point at the end."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a round ends")
 
+    def mean_change(self, me: Member, of: str, *, since: str) -> a.Program:
+        """Yields the actions after which "delta" has the mean over replicas of one vector less another."""
+        share = 1.0 if self.compress is None else 1.0 / me.replicas
+        yield a.Combine("delta", {of: share, since: -share})
+        if self.compress is None:
+            yield a.AllReduce("delta", by=self.by, mean=True)
+        else:
+            yield from exchange(self.compress, step=me.step - 1, by=self.by, vector="delta")
+
 
 @dataclass(frozen=True)
 class LocalSGD(LocalDriver):
@@ -103,14 +125,34 @@ class LocalSGD(LocalDriver):
         by: how replicas add up vectors at the end of a round.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        compress: replicas exchange short messages of what they have changed since the last mean, in the place
+            of parameters: `TopK`, `OneBit`, `Int8` (by `Ring()`) or `PowerSGD`. What a message lacks is added
+            to the replica's next change; it belongs to the replica's state, as under `AllReduce`.
 
     Raises:
         ValueError: a setting is out of range.
     """
 
+    compress: Compressor | None = None
+
+    @property
+    @override
+    def kept_vectors(self) -> Mapping[str, Kept]:
+        return {} if self.compress is None else {"anchor": Kept()}
+
+    @property
+    @override
+    def scratch_vectors(self) -> tuple[str, ...]:
+        return () if self.compress is None else ("delta",)
+
     @override
     def end_of_round(self, me: Member) -> a.Program:
-        yield a.AllReduce("parameters", by=self.by, mean=True)
+        if self.compress is None:
+            yield a.AllReduce("parameters", by=self.by, mean=True)
+        else:
+            yield from self.mean_change(me, "parameters", since="anchor")
+            yield a.Combine("anchor", {"anchor": 1.0, "delta": 1.0})
+            yield a.Combine("parameters", {"anchor": 1.0})
         yield a.SafePoint()
 
 
@@ -125,6 +167,7 @@ class ParameterAveraging(LocalSGD):
         by: how replicas add up parameters.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        compress: makes the messages of what replicas have changed, as under `LocalSGD`.
 
     Raises:
         ValueError: a setting is out of range.

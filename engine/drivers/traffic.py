@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Numbers, bytes_sent, messages_sent
 from partita.engine.protocol.program_kinds import ExchangeAction, phase_of
+from partita.engine.protocol.program_messages import counts_members
 from partita.engine.protocol.replica_messages import View
 from partita.engine.protocol.views import JoinedBatches, Member
 
@@ -46,11 +47,12 @@ def traffic(
     replica: int = 0,
     machine: int = 0,
     products: Products | None = None,
+    shapes: Sequence[tuple[int, ...]] | None = None,
 ) -> Traffic:
     """Returns what a part sends to other replicas in a run without failures.
 
     Args:
-        driver: without shards, whose program has no `ExchangeMessages`.
+        driver: without shards.
         examples: of the data.
         batch: of a replica.
         epochs: of the run.
@@ -59,9 +61,10 @@ def traffic(
         replica: of the part.
         machine: of the part.
         products: results of `Dots`; None: ones.
+        shapes: of the part's tensors, which decide the size of a compressor's messages.
 
     Raises:
-        TypeError: the program exchanges messages of a compressor.
+        TypeError: the program exchanges messages of a compressor, and there are no `shapes`.
     """
     view = View(1, (*range(driver.replicas),), 1, 0, 0, epochs * examples)
     me = Member(replica, machine, view, JoinedBatches(examples, batch))
@@ -84,11 +87,15 @@ def traffic(
                 found = _added(found, action, me.rank * len(sizes) + machine, parts, numbers)
                 ones = ((1.0,) * len(pairs),) * me.replicas
                 result = ones if products is None else products(action)
-            case a.ExchangeMessages():
-                raise TypeError(
-                    f"{action} exchanges messages whose size its compressor decides, which are not counted; "
-                    "leave compress out"
-                )
+            case a.ExchangeMessages(compress=compress):
+                if shapes is None:
+                    raise TypeError(
+                        f"{action} exchanges messages whose size follows from the shapes of the part's "
+                        "tensors; give shapes"
+                    )
+                items = compress.items(shapes, item_bytes, step=action.step, turn=action.turn)
+                numbers = Numbers(items * (me.replicas if counts_members(action) else 1), item_bytes)
+                found = _added(found, action, me.rank, me.replicas, numbers)
 
 
 @dataclass(frozen=True)

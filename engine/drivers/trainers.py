@@ -149,6 +149,7 @@ class JoinedTrainer(Trainer):
             batches=self._batches,
             division=self._division,
             sharded=driver.is_sharded,
+            apart=driver.replicas_differ,
             compress=driver.compress,
             reshuffles=driver.reshuffles,
             kept=driver.kept_vectors,

@@ -115,17 +115,19 @@ class AllGather:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeMessages:
-    """Exchange messages that a compressor makes of "gradient" in one of its rounds. Result: None.
+    """Exchange messages that a compressor makes of a vector in one of its rounds. Result: None.
 
-    After the last round "gradient" holds the sum over all replicas of the view, as far as the messages have
-    it.
+    After the last round the vector holds the sum over all replicas of the view, as far as the messages have
+    it. What they lack belongs to the replica's state from the next safe point on.
 
     Args:
-        step: the one that was computed; the messages of some compressors change their size with it.
+        step: the one that was computed last; the messages of some compressors change their size with it.
         compress: makes and reads the messages; opaque to every machine but for `rounds`, `items`, `stage`.
         turn: which of its rounds.
         by: the algorithm, see `exchange`; for messages that are collected one in which each replica begins
-            with a range of its own: `Ring()`.
+            with a range of its own: `Ring()`. By `Broadcast(root)` only that replica sends one, and the
+            vector of all is what it means.
+        vector: "gradient", or a scratch vector of the driver; a driver compresses one alone.
     """
 
     step: int
@@ -133,6 +135,7 @@ class ExchangeMessages:
     compress: Any
     by: Any
     turn: int = 0
+    vector: str = "gradient"
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,6 +412,7 @@ class JoinedWork(Work):
 
     def _safe_point(self, now: float) -> Iterator[Any]:
         step, _ = self.me.reached
+        yield from self._exchanges.settle(step - 1)
         self._changed = self._combined = False
         self._exchanges.begin_step()
         self._alone, self._joins = self._alone and not self._joins, False

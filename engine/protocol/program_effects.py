@@ -135,11 +135,11 @@ class ReadDots:
 
 @dataclass(frozen=True, slots=True)
 class EncodeMessage:
-    """Effect: write the message of a step for a range of "gradient".
+    """Effect: write the message of a step for a range of a vector.
 
     Args:
         compress: the compressor; its state for this range belongs to this replica alone.
-        source: the range of "gradient".
+        source: the range.
         target: of the vector of messages: this replica's.
         whole: of the vector of messages: where those of all members come for this range.
         shapes: of the tensors in the range.
@@ -162,12 +162,12 @@ class EncodeMessage:
 
 @dataclass(frozen=True, slots=True)
 class DecodeMessages:
-    """Effect: make a range of "gradient" what the messages of a round mean.
+    """Effect: make a range of a vector what the messages of a round mean.
 
     Args:
         compress, shapes, step, turn: see `EncodeMessage`.
         source: of the vector of messages: those of all members, one after the other, or their sum.
-        target: the range of "gradient".
+        target: the range.
     """
 
     compress: Any
@@ -176,6 +176,13 @@ class DecodeMessages:
     shapes: tuple[tuple[int, ...], ...]
     step: int
     turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMessages:
+    """Effect: what the messages of this step lacked belongs to the part's state from now on."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +324,7 @@ ProgramEffect: TypeAlias = (
     | CopyVector
     | EncodeMessage
     | DecodeMessages
+    | CommitMessages
     | CombineVectors
     | MeasureNorms
     | MeasureDots

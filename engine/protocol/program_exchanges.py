@@ -39,6 +39,7 @@ from partita.engine.protocol.exchange.exchange import ExchangeDone
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.program_effects import (
     CombineVectors,
+    CommitMessages,
     CopyVector,
     MeasureDots,
     MeasureNorms,
@@ -91,6 +92,7 @@ class Exchanges(Carrier):
     def _reset(self) -> None:
         self._slots: dict[Hashable, int] = {}  # the different exchanges of the program, as they came
         self._summed: int | None = None  # slot of the last exchange of the gradient; None: its messages
+        self._has_messages = False  # they were exchanged since the last safe point
         self._neighbours: dict[int, tuple[set[str], set[str]]] = {}  # who sends results here, and gets them
         self._machines: dict[int, Exchange | CopySource | CopyTarget] = {}  # by exchange
         self._uses: dict[int, int] = {}  # of each exchange
@@ -135,6 +137,11 @@ class Exchanges(Carrier):
     def is_in_step(self) -> bool:
         """Returns whether the step under way has had an exchange, or a round without one."""
         return self._in_step
+
+    def settle(self, step: int) -> list[Any]:
+        """Returns the effects of a safe point at the end of a step, which had messages or not."""
+        had, self._has_messages = self._has_messages, False
+        return [CommitMessages(step)] * had
 
     def close(self) -> None:
         """Ends all exchanges of the view: nothing is sent or answered until the next one."""
@@ -196,9 +203,12 @@ class Exchanges(Carrier):
     def _begin_messages(self, action: ExchangeMessages, now: float) -> list[Any]:
         """Exchanges messages of a compressor; those of another size are another exchange."""
         places, served = [*self._places(action)], set[str]()
-        key = action.by, action.compress, action.turn, action.compress.stage(action.step)
+        stage = action.compress.stage(action.step)
+        key = action.by, action.compress, action.turn, action.vector, stage
         slot = self._slots.setdefault(key, len(self._slots))
-        self._summed = None
+        self._has_messages = True
+        if action.vector == "gradient":
+            self._summed = None
         effects: list[Any] = []
         for place in places:
             number, length = self._number(slot, place.one), place.span.stop - place.span.start
@@ -209,10 +219,10 @@ class Exchanges(Carrier):
         return self._noted(effects, now)
 
     def _places(self, action: ExchangeMessages) -> Iterator[MessagePlace]:
-        """The places of the messages of all ranges of the gradient."""
+        """The places of the messages of all ranges of the vector."""
         return places_of(
             action,
-            self._seat.ranges("gradient"),
+            self._seat.ranges(action.vector),
             members=lambda one: len(self._partners(one)),
             item_bytes=self._seat.item_bytes,
         )
@@ -232,8 +242,11 @@ class Exchanges(Carrier):
             return [self._measure(action)]
         if isinstance(action, ExchangeMessages):
             view = self._view.number
-            places = self._places(action)
-            return [encoded(action, place, rank=self._rank(place.one), view=view) for place in places]
+            ranked = [(place, self._rank(place.one)) for place in self._places(action)]
+            root = action.by.root if isinstance(action.by, Broadcast) else None
+            return [
+                encoded(action, place, rank=rank, view=view) for place, rank in ranked if root in (None, rank)
+            ]
         vector, weight = self.vector_of(action), action.weight if isinstance(action, AllReduce) else None
         if weight is not None:
             spans, terms = self._spans(action, vector), ((action.vector, weight),)

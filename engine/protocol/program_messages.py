@@ -1,8 +1,8 @@
-"""Places of the messages of compressors, in the vectors that a part exchanges in place of its gradient.
+"""Places of the messages of compressors, in the vectors that a part exchanges in place of its numbers.
 
-The messages of a round lie in one vector: for each range of the gradient those of all members, one after the
-other, where they are collected; or one, where they are added up. All members know their sizes beforehand, so
-a message of any other size is refused like any other piece.
+The messages of a round lie in one vector: for each range of the numbers those of all members, one after the
+other, where they are collected; or one, where they are added up, or come from one member. All members know
+their sizes beforehand, so a message of any other size is refused like any other piece.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from partita.engine.protocol.actions import ExchangeMessages
 from partita.engine.protocol.events import Span
+from partita.engine.protocol.exchange import Broadcast
 from partita.engine.protocol.program_effects import DecodeMessages, EncodeMessage, SharedSpan
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """The messages of one range of the gradient.
+    """The messages of one range of a vector.
 
     Args:
         one: the range.
@@ -42,6 +43,11 @@ def is_gathered(action: ExchangeMessages) -> bool:
     return bool(action.compress.rounds[action.turn] == "gather")
 
 
+def counts_members(action: ExchangeMessages) -> bool:
+    """Returns whether there is a message of each member, one after the other."""
+    return is_gathered(action) and not isinstance(action.by, Broadcast)
+
+
 def places_of(
     action: ExchangeMessages,
     ranges: Sequence[SharedSpan],
@@ -54,7 +60,7 @@ def places_of(
     for one in ranges:
         items = action.compress.items(one.tensors, item_bytes, step=action.step, turn=action.turn)
         n = members(one)
-        stop = at + items * (n if is_gathered(action) else 1)
+        stop = at + items * (n if counts_members(action) else 1)
         yield MessagePlace(one, Span(vector, at, stop), items, n)
         at = stop
 
@@ -62,15 +68,14 @@ def places_of(
 def encoded(action: ExchangeMessages, place: MessagePlace, *, rank: int, view: int) -> EncodeMessage:
     """Returns the effect that writes a member's message."""
     one, span, step = place.one, place.span, action.step
-    first = span.start + (rank * place.items if is_gathered(action) else 0)
-    source, target = Span("gradient", one.start, one.stop), Span(span.vector, first, first + place.items)
-    return EncodeMessage(
-        action.compress, source, target, span, one.tensors, step, action.turn, view, place.members
-    )
+    first = span.start + (rank * place.items if counts_members(action) else 0)
+    source, target = Span(action.vector, one.start, one.stop), Span(span.vector, first, first + place.items)
+    members = 1 if isinstance(action.by, Broadcast) else place.members
+    return EncodeMessage(action.compress, source, target, span, one.tensors, step, action.turn, view, members)
 
 
 def decoded(action: ExchangeMessages, place: MessagePlace) -> DecodeMessages:
     """Returns the effect that reads the messages."""
     one = place.one
-    target = Span("gradient", one.start, one.stop)
+    target = Span(action.vector, one.start, one.stop)
     return DecodeMessages(action.compress, place.span, target, one.tensors, action.step, action.turn)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partita.engine.parameters.compression.kept_state import name_of
+from partita.engine.parameters.compression.kept_state import name_of, own_name
 from partita.engine.parameters.snapshot import StateAlone
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Persist, Span
@@ -15,6 +15,7 @@ from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
     CombineVectors,
+    CommitMessages,
     CopyVector,
     DecodeMessages,
     DotsRead,
@@ -33,16 +34,18 @@ from partita.engine.transport.payload import Payload, PayloadLike
 
 
 @dataclass(frozen=True)
-class Unsent:
-    """The state of a compressor that belongs to a replica's state.
+class OwnState:
+    """The state that a replica alone has, and that checkpoints have of each one.
 
     Args:
-        names: of its vectors.
+        names: of the vectors of its compressor.
         held: those to begin with, `[n]` each of the part.
+        apart: its parameters and its optimizer's state are not those of the others.
     """
 
     names: tuple[str, ...]
     held: Mapping[str, Vector]
+    apart: bool = False
 
 
 class ExchangeArrays(Arrays):
@@ -61,7 +64,7 @@ class ExchangeArrays(Arrays):
         place: tuple[int, int],
         updates_before: int,
         writes: bool,
-        unsent: Unsent | None = None,
+        own: OwnState | None = None,
     ) -> None:
         """Takes over vectors that hold the first state.
 
@@ -72,14 +75,13 @@ class ExchangeArrays(Arrays):
             updates_before: updates of the parameters before the first step of the run.
             writes: whether the part writes all of its numbers before its first update, since what was loaded
                 is whole; then it writes the ranges of its last update.
-            unsent: the state of compressors that each replica writes, beside what those of the first one
-                write; None: none of it is kept.
+            own: what each replica writes, beside what those of the first one write; None: nothing.
         """
         self.vectors, self._files, self._updates_before = vectors, files, updates_before
         self.step = 0
         self._replica, self._machine = place
-        self._unsent = unsent
-        self._coding = MessageCoding(vectors.dtype, held=None if unsent is None else unsent.held)
+        self._own_state = own
+        self._coding = MessageCoding(vectors.dtype, held=None if own is None else own.held)
         self._own: tuple[Span, ...] = (Span(PARAMETERS, 0, vectors.size),) * writes
 
     def carry_out(self, effect: Any) -> Applied | DotsRead | None:
@@ -110,6 +112,8 @@ class ExchangeArrays(Arrays):
                 self._coding.encode(effect, self.vectors.of)
             case DecodeMessages():
                 self._coding.decode(effect, self.vectors.of)
+            case CommitMessages(step=step):
+                self._coding.commit(step)
             case StateReceived(step=step):
                 # The vectors were replaced where they lie. Who sent them has used this part's last message.
                 self._coding.commit(step - 1)
@@ -141,17 +145,26 @@ class ExchangeArrays(Arrays):
                 f"the gradient of all replicas is not finite in step {effect.updates}; lower the learning "
                 "rate, clip the gradients, or look at the data of this step"
             )
-        self._coding.commit(effect.updates)
         return Applied()
 
     def _persist(self, order: Persist) -> None:
         """Writes the parameters that this part updates, with their state, as they are now."""
         order = replace(order, updates=order.updates + self._updates_before, finite=True)
         snapshot, slots = self.vectors.snapshot(self._own), self.vectors.slots(self._own)
-        if self._unsent is not None:
-            slots = self.vectors.slots((Span(PARAMETERS, 0, self.vectors.size),))
-            own = self._coding.state(self._unsent.names, self.vectors.size)
-            named = {name_of(name, self._replica): vector for name, vector in own.items()}
+        if self._own_state is not None:
+            whole = (Span(PARAMETERS, 0, self.vectors.size),)
+            slots, named = self.vectors.slots(whole), self._named(self._own_state, whole)
             first = self._replica == 0
             snapshot = replace(snapshot, state={**snapshot.state, **named}) if first else StateAlone(named)
         self._files.start(order, slots, snapshot)
+
+    def _named(self, own: OwnState, whole: tuple[Span, ...]) -> dict[str, Vector]:
+        """Returns copies of what the replica alone has, by their names in a checkpoint."""
+        unsent = self._coding.state(own.names, self.vectors.size)
+        named = {name_of(name, self._replica): vector for name, vector in unsent.items()}
+        if own.apart and self._replica:
+            found = self.vectors.snapshot(whole)
+            state = {name: found.state[name] for name in self.vectors.names_of_optimizer}
+            apart = {PARAMETERS: found.values, **state}
+            named |= {own_name(name, self._replica): vector for name, vector in apart.items()}
+        return named

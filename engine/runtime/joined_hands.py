@@ -12,7 +12,7 @@ from typing_extensions import override
 from partita.engine.data.clients import Division
 from partita.engine.files.access import HostFiles
 from partita.engine.parameters.compression import Compressor
-from partita.engine.parameters.compression.kept_state import state_in
+from partita.engine.parameters.compression.kept_state import own_name, state_in
 from partita.engine.parameters.initial_values import initial_vector
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.optimizers import Optimizer
@@ -26,7 +26,7 @@ from partita.engine.protocol.program_effects import PartSeat, RunStep, SharedSpa
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.exchange_arrays import ExchangeArrays, Unsent
+from partita.engine.runtime.exchange_arrays import ExchangeArrays, OwnState
 from partita.engine.runtime.joint_sampler import JointFeed, JointSampler
 from partita.engine.runtime.part_body import PartBody, step_body
 from partita.engine.runtime.part_task import Hands, PartTask
@@ -51,7 +51,9 @@ class JoinedHands(Hands):
         precision: of the parameters, "float32" or "float64".
         batches: of the steps.
         division: the examples of each client; None: there are no clients.
-        sharded: whether each replica keeps the optimizer's state up to date for its own ranges alone.
+        sharded: whether no replica has the whole state.
+        apart: whether each replica has parameters and a state of the optimizer of its own, which checkpoints
+            then have, too, where states are `sharded`.
         reshuffles: whether each epoch has another order of the examples.
         compress: makes the messages in the place of gradients; its state is the part's, and in checkpoints,
             where the replicas' states are `sharded`.
@@ -68,6 +70,7 @@ class JoinedHands(Hands):
     batches: JoinedBatches
     division: Division | None = None
     sharded: bool = False
+    apart: bool = False
     compress: Compressor | None = None
     reshuffles: bool = True
     kept: Mapping[str, Kept] = field(default_factory=dict)
@@ -106,7 +109,7 @@ class JoinedHands(Hands):
             place=(task.replica, machine),
             updates_before=loaded.updates - loaded.step,  # in earlier runs
             writes=not self.sharded or task.replica == 0,
-            unsent=loaded.unsent,
+            own=loaded.own,
         )
 
         def prepare(step: RunStep) -> None:
@@ -142,6 +145,7 @@ class JoinedHands(Hands):
         """Fills the parameters and the optimizer's state with those that the part starts from."""
         slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
         names = self.compress.state_names if self.compress is not None and self.sharded else ()
+        apart = self.apart and self.sharded
         if self.checkpoint is None:
             if self.draws is None:
                 whole = files.parameters(self.initial, shapes, only={slot.parameter for slot in slots})
@@ -150,13 +154,21 @@ class JoinedHands(Hands):
                 specs = task.plan.graph.parameters
                 values = initial_vector(slots, specs, self.draws, dtype=self.precision)
             arrays.restore(values, None)
-            return _Loaded(0, 0, Unsent(names, {}) if names else None)
+            return _Loaded(0, 0, OwnState(names, {}, apart) if names else None)
         found = files.checkpoints(self.folder, run=self.run).open(self.checkpoint, shapes, slots=slots)
         snapshot = found.snapshot(slots)
         arrays.restore(snapshot.values, snapshot.state)
+        if apart:
+            arrays.replace_own(
+                {
+                    name: found.gather(slots, f"state.{there}")
+                    for name in ("parameters", *self.optimizer.state_names)
+                    if (there := own_name(name, task.replica)) in found.state_names
+                }
+            )
         own = found.manifest.run == self.run
         step = max(record.version for record in found.records.values()) if own else self.first_step
-        unsent = Unsent(names, self._unsent(task, found)) if names else None
+        unsent = OwnState(names, self._unsent(task, found), apart) if names else None
         scales = (record.loss_scale for record in found.records.values())
         return _Loaded(step, found.updates(slots), unsent, next(filter(None, scales), None))
 
@@ -197,12 +209,12 @@ class JoinedHands(Hands):
 @dataclass(frozen=True)
 class _Loaded:
     """The state that a part starts from: the steps that it holds, its updates, also in earlier runs, what its
-    compressor keeps, and its loss scale.
+    replica alone has, and its loss scale.
     """
 
     step: int
     updates: int
-    unsent: Unsent | None = None
+    own: OwnState | None = None
     loss_scale: ScaleState | None = None
 
 

@@ -35,7 +35,7 @@ class MessageCoding:
         """
         self._dtype: Final = np.dtype(dtype)
         self._held: Final = held
-        self._encoders: dict[tuple[Compressor, int, int], Encoder] = {}
+        self._encoders: dict[tuple[Compressor, Span], Encoder] = {}
 
     def encode(self, effect: EncodeMessage, numbers: Numbers) -> None:
         """Writes the message of a step, which counts from its `commit` on."""
@@ -70,7 +70,7 @@ class MessageCoding:
             encoder.commit(step)
 
     def _encoder(self, compress: Compressor, span: Span, shapes: tuple[Shape, ...]) -> Encoder:
-        key = compress, span.start, span.stop
+        key = compress, span
         if key not in self._encoders:
             encoder = self._encoders[key] = compress.encoder(shapes, self._dtype)
             part = slice(span.start, span.stop)
@@ -83,7 +83,7 @@ class MessageCoding:
         found = {name: np.zeros(size, self._dtype) for name in names}
         for name in found.keys() & held.keys():
             found[name][:] = held[name]
-        for (_, start, stop), encoder in self._encoders.items():
+        for (_, span), encoder in self._encoders.items():
             for name in found.keys() & encoder.state.keys():
-                found[name][start:stop] = encoder.state[name]
+                found[name][span.start : span.stop] = encoder.state[name]
         return found

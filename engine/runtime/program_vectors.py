@@ -82,6 +82,7 @@ class ProgramVectors:
         size: of each vector.
         dtype: of each vector.
         names: of those that are the part's state.
+        names_of_optimizer: of the state of the optimizer of "parameters", without "state.".
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class ProgramVectors:
         self._norms = np.zeros(0 if norms is None else norms.size, vectors.dtype)
         self._norms_layout = norms
         self._on_host = {GRADIENT: gradient, NORMS: self._norms}  # and "sum" and "dots", when they are used
+        self.names_of_optimizer: Final = tuple(optimizer.state_names)
         self.names: Final = (PARAMETERS, *self._kept, *(STATE + name for name in fresh))
         self._arrays = {PARAMETERS: vectors.parameters, GRADIENT: vectors.gradient, **own}
         lasting = {PARAMETERS: vectors.parameters} | own | {STATE + k: v for k, v in self._state.items()}
@@ -367,7 +369,15 @@ class ProgramVectors:
             fresh = values if one.start == PARAMETERS else np.zeros_like(values)
             whole_state[name] = found.get(name, fresh)
         whole_state |= {STATE + name: vector for name, vector in found.items() if name in self._state}
-        for name, vector in whole_state.items():
+        self._replace(whole_state)
+
+    def replace_own(self, found: Mapping[str, Vector]) -> None:
+        """Replaces the parameters ("parameters") and vectors of their optimizer's state, by name."""
+        names = {name: name if name == PARAMETERS else STATE + name for name in found}
+        self._replace({names[name]: vector for name, vector in found.items()})
+
+    def _replace(self, vectors: Mapping[str, Vector]) -> None:
+        for name, vector in vectors.items():
             whole = Span(name, 0, self.size)
             np.copyto(self.of(whole), vector)
             self._wrote(whole)

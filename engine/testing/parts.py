@@ -22,6 +22,7 @@ from partita.engine.protocol.program_effects import (
     Applied,
     ApplyUpdate,
     CombineVectors,
+    CommitMessages,
     CopyVector,
     DecodeMessages,
     DotsRead,
@@ -190,7 +191,7 @@ class PartBody(SimulatedBody):
                     held[i] = (held[i] + number) / divisor if divisor != 1 else held[i] + number
             case CopyChunk(span=span, payload=Numbers() as payload):
                 arithmetic.accepts(payload)
-                vectors[span.vector][span.start : span.stop] = payload
+                self._room(span)[span.start : span.stop] = payload
             case ReadDots(number=number, size=size):
                 return DotsRead(number, tuple(vectors["dots"][:size]))
             case _:
@@ -221,20 +222,24 @@ class PartBody(SimulatedBody):
                 self.arithmetic.restarts(first)
             case Persist():
                 self.write(self.schedule, effect, self.arithmetic.persists(effect))
-            case StateReceived():
-                pass  # the vectors were replaced where they lie
+            case StateReceived() | CommitMessages():
+                pass  # the vectors were replaced where they lie, and messages are whole
             case _:
                 raise AssertionError(effect)
 
     def _encode(self, effect: EncodeMessage) -> None:
         """Writes a message of the compressor's size whose first number stands for the whole gradient."""
-        source, target, vectors = effect.source, effect.target, self.vectors
-        held = vectors.setdefault(target.vector, [])
-        held += [0.0] * (effect.whole.stop - len(held))
-        numbers = vectors[source.vector][source.start : source.stop]
+        source, target = effect.source, effect.target
+        held, numbers = self._room(effect.whole), self.vectors[source.vector][source.start : source.stop]
         if effect.compress.rounds[effect.turn] == "gather":
             numbers = [tuple(numbers), *[0.0] * (target.stop - target.start - 1)]  # type: ignore[list-item]
         held[target.start : target.stop] = numbers[: target.stop - target.start]
+
+    def _room(self, span: Span) -> list[float]:
+        """Returns the vector of a range, which messages lengthen."""
+        held = self.vectors.setdefault(span.vector, [])
+        held += [0.0] * (span.stop - len(held))
+        return held
 
     def _decode(self, effect: DecodeMessages) -> None:
         source, target = effect.source, effect.target

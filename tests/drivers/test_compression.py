@@ -14,7 +14,9 @@ from partita.engine import (
     Adagrad,
     AllReduce,
     Compensated,
+    DiLoCo,
     Downpour,
+    LocalSGD,
     Momentum,
     Ring,
     Server,
@@ -22,6 +24,7 @@ from partita.engine import (
     evaluate,
     train,
 )
+from partita.engine.drivers import Driver
 from partita.engine.parameters import Checkpoints
 from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
 from partita.engine.protocol.exchange import Numbers, bytes_sent
@@ -230,7 +233,29 @@ def test_a_run_goes_on_with_what_was_not_sent(
     compress: Compressor, machines: int, tmp_path: Path, on_threads: object
 ) -> None:
     """The bits of one that was not interrupted."""
-    driver = AllReduce(replicas=2, compress=compress, optimizer=Momentum(0.1))
+    goes_on_with_the_bits(
+        AllReduce(replicas=2, compress=compress, optimizer=Momentum(0.1)), machines, tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        LocalSGD(replicas=2, every=3, compress=TopK(0.05, 0.5), optimizer=Momentum(0.1)),
+        pytest.param(
+            DiLoCo(replicas=3, every=2, compress=OneBit(), optimizer=Momentum(0.1)), marks=pytest.mark.slow
+        ),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_run_of_rounds_goes_on_with_what_each_replica_has(
+    driver: Driver, tmp_path: Path, on_threads: object
+) -> None:
+    """What it has not sent, and the state of its own optimizer."""
+    goes_on_with_the_bits(driver, 1, tmp_path)
+
+
+def goes_on_with_the_bits(driver: Driver, machines: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"driver": driver, "show": "nothing"}
     plan, data = plan_of(machines), toy.data(48)
     whole = train(plan, data, epochs=3, **settings)

@@ -11,12 +11,14 @@ import numpy.typing as npt
 import pytest
 
 from partita.engine import SGD, Adagrad, FedAvg, Run, train
+from partita.engine.parameters.compression import OneBit, PowerSGD, TopK
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
+from tests.properties.dense_compressor import DenseCompressor
 
 BATCH, EXAMPLES, SEED = 8, 90, 3
 PLAIN = FedAvg(rounds=3, clients=6, fraction=0.7, local_epochs=2, labels=2, spread=0.7, optimizer=SGD(0.2))
@@ -25,6 +27,8 @@ KINDS = {
     "all clients, equal weights": replace(PLAIN, fraction=1.0, weighted=False, local_epochs=1, labels=0),
     "FedSGD": replace(PLAIN, whole_batch=True, local_epochs=1),
     "proximal, momentum, dropout": replace(PLAIN, proximal=0.5, server_momentum=0.6, dropout=0.4),
+    "top-k, momentum": replace(PLAIN, compress=TopK(0.2, warm_up=2, feedback=False), server_momentum=0.6),
+    "1 bit": replace(PLAIN, compress=OneBit(feedback=False)),
 }
 Array = npt.NDArray[np.float64]
 
@@ -64,6 +68,7 @@ def reference(driver: FedAvg, start: dict[str, Array]) -> dict[str, Array]:
                     for name in names:
                         pull = driver.proximal * (own[name] - w[name])
                         own[name] = own[name] - rate * (gradient[name] + pull)
+            own = {name: w[name] + sent(driver, own[name] - w[name], number) for name in names}
             found.append((n if driver.weighted else 1.0, own))
         total = sum(weight for weight, _ in found)
         for name in names:
@@ -71,6 +76,14 @@ def reference(driver: FedAvg, start: dict[str, Array]) -> dict[str, Array]:
             velocity[name] = driver.server_momentum * velocity[name] + mean - w[name]
             w[name] = w[name] + velocity[name]
     return w
+
+
+def sent(driver: FedAvg, change: Array, number: int) -> Array:
+    """Returns what a client's message means: that of one that keeps nothing."""
+    if driver.compress is None:
+        return change
+    one = DenseCompressor(driver.compress, [slice(0, change.size)], change.size)
+    return one.sent(change.ravel(), number).reshape(change.shape)
 
 
 def gradient_of(parameters: dict[str, Array], pictures: Array, digits: Any) -> dict[str, Array]:
@@ -120,6 +133,18 @@ def test_bytes_are_those_of_the_clients_and_no_more(on_threads: list[WatchedThre
     assert sum(one.sent_of("PartialChunk").payload_bytes for one in counters) == 0
 
 
+def test_messages_of_clients_have_the_bytes_of_the_formula(on_threads: list[WatchedThreads]) -> None:
+    """Each client's message goes to every other replica once."""
+    driver = replace(PLAIN, compress=TopK(0.1, feedback=False), replicas=3)
+    trained(driver)
+    counters = [on_threads[0].boxes[part_name(replica, 0)].counters for replica in range(3)]
+    clients = sum(len(driver.in_round(number, SEED)) for number in range(driver.rounds))
+    message = driver.compress.n_bytes([(3, 8), (3,)], 8)  # type: ignore[union-attr]
+    assert message == (3 + 1) * 12
+    sent = sum(one.sent_of("FinalChunk").payload_bytes for one in counters)
+    assert sent == 2 * message * clients
+
+
 def test_a_run_that_is_resumed_by_other_replicas_has_the_same_bits(
     tmp_path: Path, on_threads: object
 ) -> None:
@@ -144,6 +169,8 @@ def test_rounds_in_which_all_drop_out_change_nothing(start: dict[str, Array], on
     ("given", "sentence"),
     [
         ({"optimizer": Adagrad(0.1)}, "give one without a state"),
+        ({"compress": TopK(0.1)}, "keeps residual from one message to the next, and a client keeps nothing"),
+        ({"compress": PowerSGD(1, feedback=False)}, "keeps warm_start"),
         ({"fraction": 0.0}, "above 0 and at most 1"),
         ({"fraction": 1.5}, "above 0 and at most 1"),
         ({"fraction": "a"}, "above 0 and at most 1"),

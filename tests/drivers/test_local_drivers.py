@@ -22,11 +22,16 @@ from partita.engine.drivers import (
     ParameterAveraging,
 )
 from partita.engine.drivers.traffic import traffic
+from partita.engine.parameters.compression import OneBit, TopK
+from partita.engine.parameters.layout import gather
 from partita.engine.protocol.names import part_indices, part_name
 from partita.engine.protocol.views import JoinedBatches
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.joined_hands import shared_spans
 from partita.engine.runtime.joint_sampler import JointSampler
 from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
+from tests.properties.dense_compressor import DenseCompressor
 from tests.runtime.members import Members
 
 Vector: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -80,6 +85,8 @@ class Reference:
         self.batches = JoinedBatches(EXAMPLES, BATCH)
         self.sampler = JointSampler(self.batches, seed=0, reshuffles=driver.reshuffles)
         self.shapes, self.until, self.position, self.step = shapes, epochs * EXAMPLES, 0, 0
+        self.compressors: list[DenseCompressor] = []
+        self.tensors: list[Vector] = []
 
     def rounds(self, every: int | None) -> Iterator[int]:
         """Yields the steps of each round, as a list of positions."""
@@ -106,18 +113,30 @@ class Reference:
     def agree(self, vector: Vector) -> None:
         self.x = [vector.copy() for _ in range(self.n)]
 
+    def mean(self, changes: list[Vector], driver: Any) -> Vector:
+        """The mean of what replicas have changed, as far as their messages have it."""
+        if driver.compress is None:
+            return np.mean(changes, axis=0)
+        if not self.compressors:
+            size = len(changes[0])
+            self.compressors = [DenseCompressor(driver.compress, self.tensors, size) for _ in changes]
+        shares = zip(self.compressors, changes, strict=True)
+        return np.sum([one.sent(change / self.n, self.step - 1) for one, change in shares], axis=0)
+
 
 def local_sgd(found: Reference, driver: Any) -> None:
+    anchor = found.x[0].copy()
     for positions in found.rounds(driver.every):
         found.local(positions)
-        found.agree(np.mean(found.x, axis=0))
+        anchor = anchor + found.mean([x - anchor for x in found.x], driver)
+        found.agree(anchor)
 
 
 def diloco(found: Reference, driver: DiLoCo) -> None:
     anchor, velocity = found.x[0].copy(), np.zeros_like(found.x[0])
     for positions in found.rounds(driver.every):
         found.local(positions)
-        delta = anchor - np.mean(found.x, axis=0)
+        delta = found.mean([anchor - x for x in found.x], driver)
         velocity = driver.outer_momentum * velocity + delta
         direction = delta + driver.outer_momentum * velocity if driver.nesterov else velocity
         anchor = anchor - driver.outer_learning_rate * direction
@@ -177,10 +196,12 @@ DRIVERS: list[tuple[Callable[[int], Driver], Callable[[Reference, Any], None]]] 
     (lambda n: LocalSGD(replicas=n, by=Tree(), **COMMON), local_sgd),
     (lambda n: ParameterAveraging(replicas=n, optimizer=SGD(RATE)), local_sgd),
     (lambda n: DiLoCo(replicas=n, **COMMON), diloco),
+    (lambda n: LocalSGD(replicas=n, compress=TopK(0.2, 0.5, warm_up=9), **COMMON), local_sgd),
+    (lambda n: DiLoCo(replicas=n, compress=OneBit(), **COMMON), diloco),
     (lambda n: DynamicAveraging(replicas=n, delta=0.02, **COMMON), dynamic),
     (lambda n: ADMM(replicas=n, l2=0.1, rho=0.3, absolute=0.0, relative=0.0, **COMMON), admm),
 ]
-NAMES = ["local SGD", "parameter averaging", "DiLoCo", "dynamic averaging", "ADMM"]
+NAMES = ["local SGD", "parameter averaging", "DiLoCo", "top-k", "1-bit DiLoCo", "dynamic averaging", "ADMM"]
 
 
 def trained(driver: Any, folder: Path, *, machines: int, epochs: int) -> tuple[Vector, Vector, Members]:
@@ -204,6 +225,16 @@ def trained(driver: Any, folder: Path, *, machines: int, epochs: int) -> tuple[V
     return start, found[0], members
 
 
+def tensors_of(members: Members, shapes: dict[str, tuple[int, ...]]) -> list[Vector]:
+    """Returns the places in a flat vector of each tensor, or the part of one that a machine has."""
+    places, start = {}, 0
+    for name in sorted(shapes):
+        stop = start + math.prod(shapes[name])
+        places[name], start = np.arange(start, stop).reshape(shapes[name]), stop
+    slots = (slot for machine in layout_of(members.plan, shards=1).machines for slot in machine)
+    return [gather([slot], places, np.dtype(np.int64)) for slot in slots if slot.size]
+
+
 @pytest.mark.parametrize(("replicas", "machines"), [(1, 1), (2, 2), (3, 1), (4, 2)])
 @pytest.mark.parametrize(("driver", "reference"), DRIVERS, ids=NAMES)
 def test_a_driver_follows_its_algorithm(
@@ -217,6 +248,7 @@ def test_a_driver_follows_its_algorithm(
     start, found, members = trained(made, tmp_path, machines=machines, epochs=4)
     shapes = {name: array.shape for name, array in members.parameters(0).items()}
     expected = Reference(start, shapes, made, epochs=4)
+    expected.tensors = tensors_of(members, shapes)
     reference(expected, made)
     np.testing.assert_allclose(found, expected.x[0], rtol=1e-9, atol=1e-12)
     assert not np.allclose(found, start)
@@ -236,6 +268,7 @@ def test_what_is_sent_is_what_the_formulas_say(
         replica, machine = part_indices(name) or (0, 0)
         sent = [members.sent_bytes.get((name, kind), 0) for kind in ("PartialChunk", "FinalChunk")]
         run = {"examples": EXAMPLES, "batch": BATCH, "epochs": 2, "sizes": sizes, "item_bytes": 8}
+        run["shapes"] = shared_spans(layout_of(members.plan, shards=1))[machine][0].tensors
         assert sum(sent) == traffic(made, replica=replica, machine=machine, **run).n_bytes  # type: ignore[arg-type]
 
 
@@ -289,6 +322,8 @@ def test_rounds_of_one_step_are_synchronous_sgd(tmp_path: Path) -> None:
         (lambda: LocalSGD(by="ring"), "by is 'ring'"),  # type: ignore[arg-type]
         (lambda: LocalSGD(optimizer=SGD(0.1, clip_norm=1.0)), "needs the norms"),
         (lambda: DiLoCo(outer_momentum=2.0), "momentum"),
+        (lambda: DiLoCo(compress="top-k"), "DiLoCo's compress is 'top-k'"),  # type: ignore[arg-type]
+        (lambda: LocalSGD(by=Tree(), compress=OneBit()), r"which Tree\(\) does not do"),
         (lambda: DynamicAveraging(delta=0), "delta is 0"),
         (lambda: ADMM(rho=0.0), "rho is 0"),
         (lambda: ADMM(l2=-1.0), "l2 is -1"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from partita.engine import FedAvg
+from partita.engine.parameters.compression import OneBit
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.views import Member
@@ -16,6 +17,7 @@ from partita.engine.testing import Fault, play
 DRIVERS = {
     "plain": FedAvg(clients=4, fraction=0.75, local_epochs=2, spread=0.5),
     "momentum": FedAvg(clients=3, fraction=1.0, server_momentum=0.5, proximal=0.25, dropout=0.3),
+    "compressed": FedAvg(clients=4, fraction=0.75, compress=OneBit(feedback=False)),
     "whole": FedAvg(clients=5, fraction=0.6, whole_batch=True),
 }
 

@@ -17,6 +17,7 @@ from partita.engine.drivers import (
     LocalSGD,
     ParameterAveraging,
 )
+from partita.engine.parameters.compression import PowerSGD, TopK
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Algorithm, Ring, Tree
 from partita.engine.protocol.kept_vector import Kept
@@ -77,6 +78,8 @@ LOCAL = [
     (LocalSGD(replicas=3, every=2), ("parameters",)),
     (DiLoCo(replicas=3, every=2, by=Tree()), ("parameters", "anchor")),
     (DiLoCo(elastic=(1, 4), every=3), ("parameters", "anchor")),
+    (LocalSGD(replicas=3, every=2, compress=TopK(0.5)), ("parameters", "anchor")),
+    (DiLoCo(elastic=(1, 3), every=3, compress=PowerSGD(1), by=Tree()), ("parameters", "anchor")),
     (ParameterAveraging(replicas=2), ("parameters",)),
     (DynamicAveraging(replicas=4, every=2, delta=0.05), ("reference",)),
     (ADMM(replicas=3, every=2, rho=0.5, l2=0.1), ("parameters", "consensus")),

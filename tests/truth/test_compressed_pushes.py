@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +17,9 @@ from partita.engine.runtime.buffers import layout_of
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import run_on_threads
 from tests.faults import toy
+from tests.properties.dense_compressor import Array, DenseCompressor
 
 STEPS, EXAMPLES, RATE = 7, 24, 0.3
-Array = np.ndarray[Any, Any]
 
 
 def plan_of(machines: int) -> Plan:
@@ -50,40 +49,6 @@ def gradients(parameters: dict[str, Array], data: dict[str, Array]) -> dict[str,
     }
 
 
-class Reference:
-    """What one shard gets from one part."""
-
-    def __init__(self, compress: Compressor, tensors: list[slice], size: int) -> None:
-        self.compress, self.tensors = compress, tensors
-        self.u, self.left = np.zeros(size), np.zeros(size)
-
-    def sent(self, g: Array, step: int) -> Array:
-        compress: Any = self.compress
-        if isinstance(compress, TopK):
-            if compress.clip_norm is not None:
-                g = g * min(1.0, compress.clip_norm / float(np.linalg.norm(g)))
-            self.u = compress.momentum * self.u + g
-            g = self.u
-        wanted = g + self.left
-        sent = np.zeros_like(wanted)
-        for one in self.tensors:
-            sent[one] = self._tensor(wanted[one], step)
-        if compress.feedback:
-            self.left = wanted - sent
-        self.u = np.where(sent != 0, 0.0, self.u)
-        return sent
-
-    def _tensor(self, v: Array, step: int) -> Array:
-        compress: Any = self.compress
-        if isinstance(compress, TopK):
-            k = max(1, math.ceil(compress.share_at(step) * v.size))
-            return np.where(np.abs(v) >= np.sort(np.abs(v))[-k], v, 0.0)
-        if isinstance(compress, OneBit):
-            return np.where(v >= 0, 1.0, -1.0) * np.abs(v).mean()
-        level = np.abs(v).max() / 127
-        return np.rint(v / level) * level
-
-
 def ranges_of(layout: Layout) -> Iterator[tuple[int, slice, list[slice]]]:
     """Yields the ranges of all machines on shards, and the tensors in each, from its start on."""
     for shared in layout.shared_ranges:
@@ -98,7 +63,7 @@ def reference(compress: Compressor, plan: Plan, shards: int, first: dict[str, Ar
     layout, data = layout_of(plan, shards=shards), toy.data(EXAMPLES)
     parameters = {name: numbers.astype(np.float64) for name, numbers in first.items()}
     links = [
-        (machine, span, Reference(compress, tensors, span.stop - span.start))
+        (machine, span, DenseCompressor(compress, tensors, span.stop - span.start))
         for machine, span, tensors in ranges_of(layout)
     ]
     for step in range(STEPS):

@@ -1,7 +1,9 @@
-"""The state of encoders in a checkpoint: each replica's own, by names that tell them apart.
+"""The state that one replica alone has, in a checkpoint: that of its encoders, by names that tell it apart.
 
-What replicas have not sent is a share of one sum. A run that goes on with as many replicas gives each its own
-state again; with another number each gets an equal share of the sum, so that nothing is lost or sent twice.
+Between exchanges it may also have parameters and a state of the optimizer of its own. What replicas have not
+sent is a share of one sum. A run that goes on with as many replicas gives
+each its own state again; with another number each gets an equal share of the sum, so that nothing is lost or
+sent twice.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from partita.engine.parameters.compression.compressor import Compressor
 from partita.engine.parameters.vector import Vector
 
 _NAME: Final = re.compile(r"unsent_(\w+)_(\d{1,9})", flags=re.ASCII)
+_OWN: Final = re.compile(r"own_\w+_\d{1,9}", flags=re.ASCII)
 
 Gather = Callable[[str], Vector]
 """Returns the vector of a name from a checkpoint, `[n]`."""
@@ -26,9 +29,14 @@ def name_of(vector: str, replica: int) -> str:
     return f"unsent_{vector}_{replica}"
 
 
+def own_name(vector: str, replica: int) -> str:
+    """Returns the name of another vector that a replica alone has: "own_parameters_1"."""
+    return f"own_{vector}_{replica}"
+
+
 def own_names(names: Iterable[str]) -> frozenset[str]:
-    """Returns those of the names in a checkpoint that are of a replica's encoders."""
-    return frozenset(name for name in names if _NAME.fullmatch(name))
+    """Returns those of the names in a checkpoint that are of one replica alone."""
+    return frozenset(name for name in names if _NAME.fullmatch(name) or _OWN.fullmatch(name))
 
 
 def state_in(

@@ -156,19 +156,25 @@ class _Step:
                 self._collect(vector, root, among)
             case a.ReduceScatter(vector=vector):
                 self._sum(vector, mean=False)
-            case a.ExchangeMessages(compress=compress, turn=turn):
+            case a.ExchangeMessages(vector=vector, by=Broadcast(root=root)):
+                self._copy(vector, root, None)
+            case a.ExchangeMessages(compress=compress, turn=turn, vector=vector):
                 if turn == len(compress.rounds) - 1:
-                    self._sum("gradient", mean=False)
+                    self._sum(vector, mean=False)
             case a.Norms():
                 self._measure()
             case a.AllGather(vector=vector, by=Broadcast(root=root), among=among):
-                ranks = range(len(self._view.members)) if among is None else among
-                for (rank, machine), vectors in self._vectors.items():
-                    if rank in ranks:
-                        vectors[vector] = list(self._vectors[ranks[root], machine][vector])
+                self._copy(vector, root, among)
             case a.AllGather():
                 pass  # every member has all ranges here
         return None
+
+    def _copy(self, vector: str, root: int, among: tuple[int, ...] | None) -> None:
+        """Copies a vector of one replica to the others."""
+        ranks = range(len(self._view.members)) if among is None else among
+        for (rank, machine), vectors in self._vectors.items():
+            if rank in ranks:
+                vectors[vector] = list(self._vectors[ranks[root], machine][vector])
 
     def _collect(self, vector: str, root: int, among: tuple[int, ...] | None) -> None:
         """Sums a vector at one replica, in the order of the ranks; the others keep their own."""
