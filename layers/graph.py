@@ -13,7 +13,7 @@ from functools import cached_property
 import networkx
 
 from partita.layers.box import Box, BoxSet, Shape, Span
-from partita.layers.connectivity import Connectivity
+from partita.layers.connectivity import Connectivity, Full
 from partita.layers.contract import Summary
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
@@ -81,9 +81,11 @@ class Grid:
         """The reason why the grid cannot be cut into tiles, if so: the end of a sentence after its name."""
         if not self.is_picture:
             return f"has the grid {self.shape}, and tiles are cut from pictures (height, width, channels)"
-        if not self.layer.cuttable or not self.connectivity.tiles:
-            wiring = type(self.connectivity).__name__
-            return f"is wired by {wiring}, which knows no columns"
+        fixed = [type(wiring).__name__ for wiring in self.wirings if not wiring.tiles]
+        if not self.layer.cuttable or fixed:
+            return f"is wired by {(fixed or [type(self.connectivity).__name__])[0]}, which knows no columns"
+        if self.layer.definition is None and all(isinstance(wiring, Full) for wiring in self.wirings):
+            return "is fed by all nodes and computed by `forward`, which knows no columns"
         for parameter in self.parameters:
             if not parameter.shared and parameter.shape[:2] != self.shape[:2]:
                 return f"has parameter {parameter.name} of shape {parameter.shape}, not one for each place"

@@ -6,6 +6,7 @@ returns the outputs of a model, one that returns its gradients, and the number o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -58,8 +59,9 @@ class DistBelief:
         data: Mapping[str, Any],
         *,
         batch: int = 32,
-        epochs: int = 1,
+        epochs: int | None = None,
         driver: Driver | None = None,
+        precision: str = "float32",
         **more: Any,
     ) -> DistBelief:
         """Trains from these parameters on. Returns the model itself.
@@ -68,8 +70,9 @@ class DistBelief:
             parameters: arrays of NumPy, or tensors of PyTorch, by name; the functions get the same kind.
             data: fields of all examples, with the examples first; a minibatch has some rows of each.
             batch: examples of a minibatch.
-            epochs: passes over the data.
+            epochs: passes over the data; 1 if not given, where the driver has epochs.
             driver: in the place of `Downpour(replicas=machines, shards=machines / 4)` with `SGD(0.05)`.
+            precision: of the parameters and of the fields of a minibatch: "float32" or "float64".
             more: further arguments of `train`, such as `checkpoints` or `show`.
 
         Raises:
@@ -82,20 +85,40 @@ class DistBelief:
             name: np.asarray(values.detach() if _is_torch(values) else values)
             for name, values in parameters.items()
         }
-        some = {name: values[:2] for name, values in data.items()}
-        found = np.asarray(self._outputs(self._same_kind(first), self._same_kind(some)))
-        fields = fields_of(data)
-        nodes = max(1, int(np.prod(found.shape[1:])))
-        layer = UserFunctions(self._outputs, self._gradients, first, fields, nodes, self._in_torch)
-        plan = partition(network_of(layer), Cluster.local(), batch=batch)
+        fields = fields_of(data, precision)
+        layer = UserFunctions(
+            self._outputs, self._gradients, first, fields, self._nodes(first, data), self._in_torch
+        )
+        plan = partition(network_of(layer), Cluster.local(), batch=batch, precision=precision)
         chosen = driver or Downpour(replicas=self._machines, shards=max(1, self._machines // 4))
         flat = {
             name: np.asarray(values).reshape(len(values), *(shape or (1,)))
             for (name, shape, _), values in zip(fields, data.values(), strict=True)
         }
-        self.run = train(plan, flat, driver=chosen, epochs=epochs, **more)
-        self._parameters = {name: self.run.parameters[f"functions.{name}"] for name in first}
+        passes = 1 if epochs is None and not chosen.ends else epochs
+        self.run = train(plan, flat, driver=chosen, epochs=passes, **more)
+        self._parameters = {
+            name: self.run.parameters[f"functions.{name}"].reshape(values.shape)
+            for name, values in first.items()
+        }
         return self
+
+    def _nodes(self, first: Named, data: Mapping[str, Any]) -> int:
+        """Returns the numbers that `outputs` has for each example, by calling it on two.
+
+        Raises:
+            ValueError: it returns no row for each example.
+        """
+        some = {name: values[:2] for name, values in data.items()}
+        examples = {len(values) for values in some.values()}
+        found = self._outputs(self._same_kind(first), self._same_kind(some))
+        shape = np.shape(found.detach() if _is_torch(found) else found)
+        if len(examples) == 1 and shape[:1] != tuple(examples):
+            raise ValueError(
+                f"outputs(parameters, batch) has returned the shape {shape} for {examples.pop()} examples; "
+                "return the examples first, a row for each"
+            )
+        return max(1, math.prod(shape[1:]))
 
     @property
     def parameters(self) -> Named:

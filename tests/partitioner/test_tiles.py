@@ -14,6 +14,7 @@ from partita.layers import (
     BoxSet,
     Conv2D,
     Dense,
+    DenseTransposed,
     Edges,
     LocallyConnected2D,
     Network,
@@ -193,6 +194,7 @@ EDGES = Node(Edges([(0, 0), (5, 3)], nodes=(2, 2, 1)), leaky_sum, *LEARNS[leaky_
             "cannot be cut into tiles: it has the grid (4,), and tiles are cut from",
         ),
         ("edges", Tiles(4, (2, 2)), "cannot be cut into tiles: it is wired by Edges, which knows no columns"),
+        ("decoder", Tiles(2, (1, 2)), "it is fed by all nodes and computed by `forward`, which knows no"),
     ],
 )
 def test_tiles_that_cannot_be_are_refused(layer: str, cut: Cut, sentence: str) -> None:
@@ -200,6 +202,9 @@ def test_tiles_that_cannot_be_are_refused(layer: str, cut: Cut, sentence: str) -
     if layer == "edges":
         net = Network("sparse")
         EDGES(net.input("x", shape=(3, 2, 1)))
+    if layer == "decoder":
+        net = Network("decoder")
+        DenseTransposed((4, 4, 2), name="decoder")(net.input("x", shape=3))
     with pytest.raises(ValueError, match=re.escape(sentence)):
         partition(net, Cluster.local(9), batch=4, cuts={layer: cut})
 
