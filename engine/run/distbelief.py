@@ -118,7 +118,7 @@ class DistBelief:
                 f"outputs(parameters, batch) has returned the shape {shape} for {examples.pop()} examples; "
                 "return the examples first, a row for each"
             )
-        return max(1, math.prod(shape[1:]))
+        return max(1, int(math.prod(shape[1:])))
 
     @property
     def parameters(self) -> Named:
