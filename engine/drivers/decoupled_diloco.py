@@ -19,7 +19,9 @@ from typing import ClassVar, Final
 
 from typing_extensions import override
 
+from partita.engine.drivers.compressed import check_compressor
 from partita.engine.drivers.driver import Driver
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import AdamW, Momentum, Optimizer
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.leased_work import HasSteps
@@ -51,6 +53,8 @@ class DecoupledDiLoCo(Driver):
             the next, where that is more.
         run_ahead: steps that a replica may make while a push is not merged; then it waits. None: any number.
         elastic: the least and the most replicas, in the place of `replicas`, as under `Downpour`.
+        compress: pushes are short messages of what a replica has changed in a fragment: `TopK`, `OneBit`,
+            `Int8` or `PowerSGD`. What a message lacks is added to the replica's next push of the fragment.
 
     Raises:
         ValueError: a setting is out of range, or settings do not go together.
@@ -84,6 +88,7 @@ class DecoupledDiLoCo(Driver):
     patience: float = 2.0
     run_ahead: int | None = None
     elastic: tuple[int, int] | None = None
+    compress: Compressor | None = None
 
     def __post_init__(self) -> None:
         self._check_elastic()
@@ -103,6 +108,7 @@ class DecoupledDiLoCo(Driver):
                 f"{self.optimizer} needs norms over all machines of a replica before an update; leave "
                 "clip_norm out, or take AdamW in the place of LARS or LAMB"
             )
+        check_compressor(self.compress, "DecoupledDiLoCo")
         _ = self.optimizer_of_shards  # raises ValueError where a number is out of range
 
     @property

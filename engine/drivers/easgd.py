@@ -20,7 +20,9 @@ from typing import ClassVar, Final
 
 from typing_extensions import override
 
+from partita.engine.drivers.compressed import check_compressor
 from partita.engine.drivers.driver import Driver
+from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.parameters.optimizers.sgd import AVERAGE
 from partita.engine.protocol.actions import Compute, Drain, Install, Program, Pull, Push, Room
@@ -47,6 +49,9 @@ class EASGD(Driver):
             at most 1. If not given, 0.9 / replicas, as in the paper.
         elastic: the least and the most replicas, as under `Downpour`.
         durability: who keeps what a shard has acknowledged, as under `Downpour`.
+        compress: pushes are short messages of the movement, with feedback=False: `TopK`, `OneBit`, `Int8` or
+            `PowerSGD`. Replica and centre move by what a message means, so what it lacks remains in their
+            difference, of which the next movement is a part.
 
     Raises:
         ValueError: a setting is out of range.
@@ -73,6 +78,7 @@ class EASGD(Driver):
     moving_rate: float | None = None
     elastic: tuple[int, int] | None = None
     durability: Mode | Durability = "checkpoint"
+    compress: Compressor | None = field(default=None, metadata={"option": ""})
 
     def __post_init__(self) -> None:
         self._check_elastic()
@@ -88,6 +94,12 @@ class EASGD(Driver):
             most = math.nextafter(1.0, 2.0)
             check_number(self.moving_rate, "EASGD's moving_rate is", below=most, rule=rule)
         durability_of(self.durability)
+        check_compressor(self.compress, "EASGD")
+        if self.compress is not None and self.compress.feedback:
+            raise ValueError(
+                f"EASGD's compress is {self.compress!r}, whose feedback would count twice what "
+                "remains in the difference of a replica and the centre; give feedback=False, too"
+            )
 
     @property
     @override

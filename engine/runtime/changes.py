@@ -14,8 +14,10 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.local_optimizer import LocalOptimizer
+from partita.engine.runtime.push_messages import PushMessages
 
 
 class PushedChanges(LocalOptimizer):
@@ -33,6 +35,7 @@ class PushedChanges(LocalOptimizer):
         vectors: Vectors,
         *,
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
+        messages: PushMessages | None = None,
     ) -> None:
         """Begins without changes.
 
@@ -40,8 +43,10 @@ class PushedChanges(LocalOptimizer):
             optimizer: see `LocalOptimizer`; its state is the part's own, and begins anew with its process.
             vectors: see `LocalOptimizer`; without tables of which gradients are a few rows.
             memory: gives the changes in flight memory that shards read, see `Mailbox.memory`.
+            messages: take the place of changes in pushes; None: changes are sent.
         """
         super().__init__(optimizer, vectors)
+        self._messages = messages
         device, shape, dtype = vectors.device, vectors.parameters.shape, vectors.dtype
         self._kept = device.zeros(shape, dtype)  # what `keep` keeps of a range that new values arrive in
         shared = memory(self._kept.nbytes) if device.is_host else None
@@ -50,6 +55,17 @@ class PushedChanges(LocalOptimizer):
     @abstractmethod
     def swap_buffers(self, span: slice, step: int = 0) -> None:
         """Moves the changes of a range into flight, and starts from none."""
+
+    def pushed(self, span: slice) -> Vector:
+        """Returns what is sent of a range: the changes in flight, or their message; nobody writes to it."""
+        if self._messages is None:
+            return self._vectors.device.given(self.in_flight[span])
+        return self._messages.message(span)
+
+    def _compress(self, span: slice, step: int) -> None:
+        """Makes the changes in flight of a range what their message means, if there are messages."""
+        if self._messages is not None:
+            self._messages.compress(span, step, self.in_flight)
 
     @abstractmethod
     def clear(self, span: slice) -> None:
@@ -84,9 +100,10 @@ class ChangeAccumulation(PushedChanges):
         vectors: Vectors,
         *,
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
+        messages: PushMessages | None = None,
     ) -> None:
         """Begins without changes, see `PushedChanges`."""
-        super().__init__(optimizer, vectors, memory=memory)
+        super().__init__(optimizer, vectors, memory=memory, messages=messages)
         # The parameters when the last changes were pushed.
         self._since = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         self._since[:] = vectors.parameters
@@ -96,6 +113,7 @@ class ChangeAccumulation(PushedChanges):
         parameters = self._vectors.parameters[span]
         self.in_flight[span] = self._since[span] - parameters
         self._since[span] = parameters
+        self._compress(span, step)
 
     @override
     def clear(self, span: slice) -> None:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.changes import PushedChanges
+from partita.engine.runtime.push_messages import PushMessages
 
 
 class ElasticUpdates(PushedChanges):
@@ -35,6 +36,7 @@ class ElasticUpdates(PushedChanges):
         *,
         moves_by: float,
         memory: Callable[[int], npt.NDArray[np.uint8] | None] = lambda n_bytes: None,
+        messages: PushMessages | None = None,
     ) -> None:
         """Begins without parameters of its own: the first are those of the shards.
 
@@ -43,8 +45,10 @@ class ElasticUpdates(PushedChanges):
             vectors: of the part.
             moves_by: alpha, above 0 and at most 1.
             memory: see `PushedChanges`.
+            messages: see `PushedChanges`. Both move by what a message means, so what it lacks remains in
+                their difference.
         """
-        super().__init__(optimizer, vectors, memory=memory)
+        super().__init__(optimizer, vectors, memory=memory, messages=messages)
         self._moves_by: Final = moves_by
         self._own: Final[set[tuple[int, int]]] = set()  # ranges in which it has parameters of its own
         self._aside: Final[set[tuple[int, int]]] = set()  # of these, those in whose place are the shards'
@@ -88,11 +92,13 @@ class ElasticUpdates(PushedChanges):
         movement = self.in_flight[span]
         if (span.start, span.stop) not in self._aside:
             movement[:] = 0.0
+            self._compress(span, step)
             return
         own = self._kept[span]
         movement[:] = self._vectors.parameters[span]
         movement -= own
         movement *= self._moves_by
+        self._compress(span, step)
         own += movement
 
     @override

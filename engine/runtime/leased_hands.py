@@ -113,10 +113,12 @@ class LeasedHands(Hands):
     def _updates(
         self, task: PartTask, host: HostContext, vectors: Vectors, held: HeldState | None
     ) -> GradientAccumulation | PushedChanges:
+        messages = self._messages(task, vectors)
         if self.moves_by is not None:
-            return ElasticUpdates(self.optimizer, vectors, moves_by=self.moves_by, memory=host.memory)
+            alpha, memory = self.moves_by, host.memory
+            return ElasticUpdates(self.optimizer, vectors, moves_by=alpha, memory=memory, messages=messages)
         if self.changes:
-            return ChangeAccumulation(self.optimizer, vectors, memory=host.memory)
+            return ChangeAccumulation(self.optimizer, vectors, memory=host.memory, messages=messages)
         return GradientAccumulation(
             self.optimizer,
             vectors,
@@ -125,7 +127,7 @@ class LeasedHands(Hands):
             memory=host.memory,
             held=held,
             replicas=task.replicas,
-            messages=self._messages(task, vectors),
+            messages=messages,
         )
 
     def _messages(self, task: PartTask, vectors: Vectors) -> PushMessages | None:

@@ -104,10 +104,12 @@ class LinkArrays(Arrays):
         if isinstance(self._updates, GradientAccumulation):
             pushed = self._updates.pushed(slice(span.start, span.stop))
             return pushed if isinstance(pushed, list) else Steady(pushed)
-        found = self._vectors.device.given(self._updates.in_flight[span.start : span.stop])
+        part = slice(span.start, span.stop)
         # Nothing writes to what has accumulated, in flight, before the shard has acknowledged it; to the
         # gradient of an evaluation, something may as soon as the evaluation is over.
-        return Steady(found) if isinstance(self._updates, PushedChanges) else found
+        if isinstance(self._updates, PushedChanges):
+            return Steady(self._updates.pushed(part))
+        return self._vectors.device.given(self._updates.in_flight[part])
 
     def close(self) -> None:
         """Closes the file of acknowledged pushes."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from partita.engine import EASGD, LAMB, SGD, InverseTime, Momentum, Optimizer, Session, evaluate, train
 from partita.engine.parameters import Updater, VectorStore, initialise
+from partita.engine.parameters.compression import Compressor, Int8, OneBit, TopK
 from partita.engine.parameters.optimizers.schedule import rate_at
 from partita.engine.parameters.optimizers.sgd import AVERAGE
 from partita.engine.protocol.commands import POINT
@@ -24,6 +25,7 @@ from partita.partitioner import Cluster, Plan, partition
 from tests.draws import examples
 from tests.drivers.conftest import Partita, WatchedThreads
 from tests.faults import toy
+from tests.properties.dense_compressor import DenseCompressor
 
 N, BATCH, EPOCHS = 80, 16, 3
 RATE = InverseTime(0.05, steps=7)
@@ -36,8 +38,20 @@ def plan_of(machines: int) -> Plan:
     return partition(toy.network(), cluster, batch=BATCH, precision="float64", strategy="balanced")
 
 
-def elastic(start: Arrays, optimizer: Optimizer, *, every: int, alpha: float, steps: range) -> Arrays:
+def elastic(
+    start: Arrays,
+    optimizer: Optimizer,
+    *,
+    every: int,
+    alpha: float,
+    steps: range,
+    compress: Compressor | None = None,
+) -> Arrays:
     """Returns the centre that one replica leads from a start, by the formula."""
+    senders = {
+        name: DenseCompressor(compress or TopK(1.0, feedback=False), [slice(0, array.size)], array.size)
+        for name, array in start.items()
+    }
     x = {name: array.copy() for name, array in start.items()}
     centre = {name: array.copy() for name, array in start.items()}
     state = {name: np.zeros_like(array) for name, array in start.items()}
@@ -55,6 +69,10 @@ def elastic(start: Arrays, optimizer: Optimizer, *, every: int, alpha: float, st
                 x[name] = x[name] - rate_at(RATE, step) * g
             if (step + 1 - steps.start) % every == 0 or step == steps.stop - 1:
                 moved = {name: alpha * (x[name] - centre[name]) for name in x}
+                moved = {
+                    name: senders[name].sent(one.ravel(), step).reshape(one.shape)
+                    for name, one in moved.items()
+                }
                 x = {name: x[name] - moved[name] for name in x}
                 centre = {name: centre[name] + moved[name] for name in x}
     return centre
@@ -84,6 +102,21 @@ def test_one_replica_and_the_centre_follow_the_formula(
     pushed = sum(boxes[f"part 0.{m}"].counters.sent_of("Push").payload_bytes for m in range(machines))
     fetched = sum(boxes[f"shard {k}"].counters.sent_of("Parameters").payload_bytes for k in range(2))
     assert (pushed, fetched) == (exchanges * size, (1 + exchanges) * size)
+
+
+@pytest.mark.parametrize("compress", [TopK(0.05, feedback=False), Int8(feedback=False)], ids=repr)
+def test_both_move_by_what_a_message_means(on_threads: list[WatchedThreads], compress: Compressor) -> None:
+    """So what it lacks remains in their difference."""
+    optimizer, plan = Momentum(RATE, nesterov=True), plan_of(1)
+    driver = EASGD(optimizer=optimizer, every=4, moving_rate=0.3, compress=compress)
+    start = initialise(plan.graph.parameters.values(), 0, dtype="float64")
+    run = train(plan, toy.data(N), driver=driver, epochs=EPOCHS, show="nothing")
+    expected = elastic(start, optimizer, every=4, alpha=0.3, steps=range(STEPS), compress=compress)
+    for name, array in expected.items():
+        np.testing.assert_allclose(run.parameters[name], array, rtol=1e-9, atol=1e-12, err_msg=name)
+    items = compress.items([array.shape for array in start.values()], 8)
+    pushes: Any = on_threads[-1].boxes["part 0.0"].counters.sent_of("Push")
+    assert (pushes.messages, pushes.payload_bytes) == (-(-STEPS // 4), -(-STEPS // 4) * 8 * items)
 
 
 PLAN = plan_of(1)
@@ -128,6 +161,7 @@ def test_replicas_that_move_towards_one_centre_learn(on_threads: list[WatchedThr
         ({"optimizer": 0.1}, "give an optimizer, for example"),
         ({"optimizer": LAMB(0.1)}, "needs norms of the parameters"),
         ({"tau": 3}, "every"),
+        ({"compress": OneBit()}, "count twice what remains in the difference"),
     ],
 )
 def test_mistakes_are_said(settings: dict[str, Any], text: str) -> None:

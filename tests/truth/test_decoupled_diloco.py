@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from partita.engine import SGD, DecoupledDiLoCo
-from partita.engine.parameters import save_parameters
+from partita.engine.parameters import Layout, save_parameters
+from partita.engine.parameters.compression import Compressor, Int8, OneBit, TopK
 from partita.engine.protocol import Message, ParameterLinks, Part
 from partita.engine.protocol.events import Received, Send
 from partita.engine.protocol.host import PeersChanged
@@ -22,12 +24,14 @@ from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.buffers import Vectors, layout_of
 from partita.engine.runtime.changes import ChangeAccumulation
 from partita.engine.runtime.link_arrays import LinkArrays
+from partita.engine.runtime.push_messages import PushMessages, form_of
 from partita.engine.runtime.shard import ShardTask
 from partita.engine.runtime.shard_policies import ApplyPolicy
 from partita.engine.transport import Payload
 from partita.engine.transport.payload import Steady
 from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
+from tests.properties.dense_compressor import DenseCompressor
 from tests.runtime.shard_alone import ShardAlone
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -50,16 +54,39 @@ def gradient_at(parameters: Array, replica: int, step: int) -> Array:
     return np.sin(3 * parameters + step) / (1.0 + replica)
 
 
+def messages(driver: DecoupledDiLoCo, layout: Layout, vectors: Vectors) -> PushMessages | None:
+    if driver.compress is None:
+        return None
+    cuts = layout.shards_of(0)
+    forms = {one.machine_start: form_of(driver.compress, layout, one, 8) for one in cuts}
+    return PushMessages(forms, (), vectors.device)
+
+
+def compressors(driver: DecoupledDiLoCo) -> list[DenseCompressor]:
+    """What a replica sends of each fragment, in float64."""
+    layout, found = layout_of(PLAN, shards=driver.shards), []
+    for one in layout.shards_of(0):
+        ends = [0]
+        for shape in layout.tensors(0, one.machine_start, one.machine_stop):
+            ends.append(ends[-1] + int(np.prod(shape)))
+        tensors = [slice(a, b) for a, b in pairwise(ends)]
+        found.append(DenseCompressor(driver.compress or TopK(1.0), tensors, ends[-1]))
+    return found
+
+
 class Replica:
     """A part's real machine, links and arrays; its gradients are a formula's."""
 
     def __init__(self, index: int, driver: DecoupledDiLoCo, steps: int) -> None:
         self.index, self.name = index, f"part {index}.0"
         self.vectors = Vectors(PLAN, 0, gradient=False)
-        self.updates = ChangeAccumulation(driver.optimizer, self.vectors)
+        layout = layout_of(PLAN, shards=driver.shards)
+        self.updates = ChangeAccumulation(
+            driver.optimizer, self.vectors, messages=messages(driver, layout, self.vectors)
+        )
         self.gradient = np.zeros(N)
         self.apply = self.updates.bind(slice(0, N), self.gradient)
-        cuts = [(shared.shard, shared) for shared in layout_of(PLAN, shards=driver.shards).shards_of(0)]
+        cuts = [(shared.shard, shared) for shared in layout.shards_of(0)]
         spans = tuple((f"shard {k}", one.machine_start, one.machine_stop) for k, one in cuts)
         self.links = ParameterLinks(incarnation=0, shards=spans, item_bytes=8)
         self.arrays = LinkArrays(self.vectors, self.updates)
@@ -113,7 +140,12 @@ class Bench:
             begin += slot.size
         save_parameters(initial, values)
         sizes = UnitSizes(driver.replicas * steps * BATCH - 3, BATCH)
-        policy = ApplyPolicy(optimizer=driver.optimizer_of_shards, merging=driver.merging, sizes=sizes)
+        policy = ApplyPolicy(
+            optimizer=driver.optimizer_of_shards,
+            merging=driver.merging,
+            sizes=sizes,
+            compress=driver.compress,
+        )
         self.shards = [
             ShardAlone(
                 ShardTask(
@@ -159,15 +191,15 @@ def reference(driver: DecoupledDiLoCo, steps: int, start: Array) -> tuple[Array,
     x, since = [start.copy() for _ in replicas], [start.copy() for _ in replicas]
     anchor, velocity, seen = start.copy(), np.zeros(N), [[] for _ in replicas]  # type: ignore[var-annotated]
     pushed = dict.fromkeys(range(driver.shards), 0)
+    senders = [compressors(driver) for _ in replicas]
 
     def merge(fragment: int, done: int) -> slice:
         span = slice(cuts[fragment], cuts[fragment + 1])
         counts = [float((done - pushed[fragment]) * BATCH) for _ in replicas]
         counts[-1] -= 3 * (done == steps)  # the run's last unit is short
         pushed[fragment] = done
-        mean = sum(c * (since[r][span] - x[r][span]) for r, c in zip(replicas, counts, strict=True)) / sum(
-            counts
-        )
+        sent = [senders[r][fragment].sent(since[r][span] - x[r][span], done - 1) for r in replicas]
+        mean = sum(c * change for c, change in zip(counts, sent, strict=True)) / sum(counts)
         for r in replicas:
             since[r][span] = x[r][span]
         velocity[span] = driver.outer_momentum * velocity[span] + mean
@@ -195,10 +227,18 @@ def reference(driver: DecoupledDiLoCo, steps: int, start: Array) -> tuple[Array,
 
 
 @pytest.mark.parametrize(
-    ("replicas", "shards", "every", "nesterov"), [(1, 1, 3, True), (3, 2, 4, True), (2, 3, 6, False)]
+    ("replicas", "shards", "every", "nesterov", "compress"),
+    [
+        (1, 1, 3, True, None),
+        (3, 2, 4, True, None),
+        (2, 3, 6, False, None),
+        (3, 2, 4, True, TopK(0.3, 0.5, warm_up=8)),
+        (2, 3, 6, True, OneBit()),
+        (2, 1, 3, True, Int8(feedback=False)),
+    ],
 )
 def test_replicas_in_step_are_diloco_fragment_by_fragment(
-    replicas: int, shards: int, every: int, nesterov: bool, tmp_path: Path
+    replicas: int, shards: int, every: int, nesterov: bool, compress: Compressor | None, tmp_path: Path
 ) -> None:
     driver = DecoupledDiLoCo(
         replicas=replicas,
@@ -207,6 +247,7 @@ def test_replicas_in_step_are_diloco_fragment_by_fragment(
         optimizer=SGD(RATE),
         quorum=replicas,
         nesterov=nesterov,
+        compress=compress,
     )
     steps, start = 3 * every + 2, np.random.default_rng(3).standard_normal(N)
     bench = Bench(driver, steps, start, tmp_path)
