@@ -127,8 +127,9 @@ def activation(context: KernelContext, x: Tensor) -> Tensor:
 
 
 def cross_entropy(context: KernelContext, scores: Tensor, labels: Tensor) -> Tensor:
-    """Classes are the second axis of a single example with positions: nothing is turned."""
-    return functional.cross_entropy(scores[None], labels, reduction="none")
+    """Classes are the second axis, of positions or of one of these: nothing is turned."""
+    positions = scores if scores.dim() == 3 else scores[None]
+    return functional.cross_entropy(positions, labels, reduction="none")
 
 
 FUNCTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
@@ -136,6 +137,8 @@ FUNCTIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
     "relu": functional.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
 }
 
 FORMS: Final[Mapping[str, Form]] = {

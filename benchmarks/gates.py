@@ -41,11 +41,13 @@ from partita.engine.kernels.kernel import no_op
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.layers import (
     Activation,
+    Add,
     AveragePool2D,
     BatchNorm,
     Conv2D,
     Dense,
     Dropout,
+    Full,
     L2Pool2D,
     Layer,
     LayerNorm,
@@ -55,7 +57,12 @@ from partita.layers import (
     Loss,
     MaxPool2D,
     Network,
+    Patch,
+    Slice,
     SoftmaxCrossEntropy,
+    node,
+    per_edge,
+    per_node,
 )
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import products_for
@@ -75,6 +82,27 @@ class Gate:
     batch: int
 
 
+def leaky_sum(incoming, weight, bias):  # type: ignore[no-untyped-def]
+    """A weighted sum, whose products run in the loops of the built-in layers."""
+    total = bias
+    for k in range(len(incoming)):
+        total += weight[k] * incoming[k]
+    return total if total > 0 else 0.01 * total
+
+
+@node(Patch(3), scale=per_node("ones"))
+def largest(incoming, scale):  # type: ignore[no-untyped-def]
+    """No sum: loops are generated for it."""
+    most = incoming[0]
+    for k in range(1, len(incoming)):
+        most = max(most, incoming[k])
+    return scale * most
+
+
+_OF_A_PATCH, _OF_ALL = (
+    node(wiring, weight=per_edge("glorot"), bias=per_node("zeros"))(leaky_sum)
+    for wiring in (Patch(3), Full())
+)
 _SIGMOID: Final = Dense(2560, activation="sigmoid")
 _CONVOLUTION: Final = Conv2D(32, 3, padding="same", activation="relu")
 
@@ -104,9 +132,17 @@ GATES: Final[dict[str, Gate]] = {
     "relu": Gate(Activation("relu"), ((64, 512),), 64),
     "sigmoid": Gate(Activation("sigmoid"), ((64, 512),), 64),
     "tanh": Gate(Activation("tanh"), ((64, 512),), 64),
+    "gelu": Gate(Activation("gelu"), ((64, 1024),), 32),
+    "silu": Gate(Activation("silu"), ((64, 1024),), 32),
+    "add": Gate(Add(), ((64, 256), (64, 256)), 32),
+    "slice": Gate(Slice(256, 512), ((64, 768),), 32),
     "dropout": Gate(Dropout(0.5), ((2560,),), 128),
     "softmax cross-entropy speech": Gate(SoftmaxCrossEntropy(), ((8192,),), 128),
     "softmax cross-entropy perceptron": Gate(SoftmaxCrossEntropy(), ((10,),), 32),
+    "softmax cross-entropy at positions": Gate(SoftmaxCrossEntropy(), ((64, 1000),), 8),
+    "node with a sum of a patch": Gate(_OF_A_PATCH(8), ((28, 28, 4),), 32),
+    "node with a sum of all": Gate(_OF_ALL(512), ((512,),), 64),
+    "node with the largest of a patch": Gate(largest(4), ((28, 28, 4),), 32),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -11,9 +10,9 @@ import numpy as np
 from partita.engine.kernels import batch_norm_loops as loops
 from partita.engine.kernels.calls import sequence, split_spans
 from partita.engine.kernels.elementwise import OneToOneKernel
-from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, Numbered, no_op
+from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.engine.kernels.views import rows_of
+from partita.engine.kernels.views import by_places, rows_of
 from partita.layers import BatchNorm
 from partita.layers.box import Spans
 
@@ -39,8 +38,8 @@ class BatchNormKernel(OneToOneKernel):
         layer = context.grid.layer
         assert isinstance(layer, BatchNorm)
         self._settings, self._current = layer, context.training and not layer.frozen_statistics
-        self._x = _by_channels(rows_of(arrays.inputs[0], context.rows, context.windows[0]))
-        self._output = _by_channels(arrays.output)
+        self._x = by_places(rows_of(arrays.inputs[0], context.rows, context.windows[0]))
+        self._output = by_places(arrays.output)
         n = self._x.shape[1]
         self._own, self._whole, self._sums = (
             np.zeros((_NUMBERS, n)),
@@ -50,20 +49,6 @@ class BatchNormKernel(OneToOneKernel):
         self._inverse, self._scale, self._factors = np.zeros(n), np.zeros(n), np.zeros((3, n), context.dtype)
         self._of_grad = np.zeros((4, n), context.dtype)
         self._lock, self._summed, self._ready = threading.Lock(), False, False
-        self._real, self._mean_over = context.batch, context.minibatch
-
-    def begin(
-        self,
-        examples: Numbered,
-        *,
-        micro_batch: int,
-        first_example: int,
-        real: int | None = None,
-        mean_over: int | None = None,
-    ) -> None:
-        """Takes over how many of the examples are real."""
-        self._real = self.context.batch if real is None else real
-        self._mean_over = mean_over or self.context.minibatch
 
     def summarise(self, piece: int) -> Call:
         """Writes the moments of the machine's rows; an evaluation needs none."""
@@ -127,9 +112,9 @@ class BatchNormKernel(OneToOneKernel):
         """Writes the gradient of some rows; of a row of features, these are channels."""
         first, window = self.context.rows[0], self.context.windows[0]
         inputs = rows_of(self.arrays.inputs[0], (own.start + first, own.stop + first), window)
-        x, grads, result = map(_by_channels, (inputs, grad, out))
+        x, grads, result = map(by_places, (inputs, grad, out))
         factors = self._of_grad[:, own].copy() if inputs.ndim == 2 else self._of_grad
-        loops.write_gradient(x, grads, factors, self._real, result, accumulate, 0, x.shape[1])
+        loops.write_gradient(x, grads, factors, self.n_real, result, accumulate, 0, x.shape[1])
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
@@ -151,9 +136,9 @@ class BatchNormKernel(OneToOneKernel):
 
     def _changes(self) -> tuple[Array, Array]:
         """Returns the machine's share of what a step subtracts from mean and variance."""
-        (count, mean, squares), examples = self._whole, self._real
+        (count, mean, squares), examples = self._whole, self.n_real
         share = len(self._x) * examples / np.maximum(count, 1)
-        share *= self._settings.momentum * examples / self._mean_over
+        share *= self._settings.momentum * examples / (self.micro_batch.mean_over or self.context.minibatch)
         unbiased = squares / np.maximum(count - 1, 1)
         running_mean, running_variance = self.arrays.parameters[:2]
         return (running_mean - mean) * share, (running_variance - unbiased) * share
@@ -186,15 +171,15 @@ class BatchNormKernel(OneToOneKernel):
 
     def _find_moments(self) -> Call:
         return self._over_channels(
-            lambda begin, end: loops.moments(self._x, self._real, self._own, begin, end)
+            lambda begin, end: loops.moments(self._x, self.n_real, self._own, begin, end)
         )
 
     def _add_up(self) -> Call:
         """Adds up the gradients of the machine's rows, once in a backward pass."""
-        grad = _by_channels(self.arrays.own_grad)
+        grad = by_places(self.arrays.own_grad)
 
         def work(begin: int, end: int) -> None:
-            given = self._x, grad, self._factors[0], self._real
+            given = self._x, grad, self._factors[0], self.n_real
             loops.add_up_gradients(*given, self._sums, begin, end)
 
         add_up = self._over_channels(work)
@@ -210,11 +195,6 @@ class BatchNormKernel(OneToOneKernel):
     def _over_channels(self, work: Callable[[int, int], None]) -> Call:
         span, numbers = (0, self._x.shape[1]), float(self._x.size)
         return split_spans(self.pool, (span,), work, operations=numbers, kind="numbers")
-
-
-def _by_channels(array: Array) -> Array:
-    """`[place, channel, example]` of rows, C-contiguous."""
-    return array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:])
 
 
 def _joined(pieces: Array) -> Array:

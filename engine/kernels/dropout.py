@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from partita.engine.kernels.calls import bound, sequence, split_rows
+from partita.engine.kernels.calls import bound, sequence
 from partita.engine.kernels.elementwise import OneToOneKernel
-from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, Numbered, OneStep
+from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.views import flat, rows_of
-from partita.engine.numerics import compiled, downcast, upcast
+from partita.engine.numerics import add_array, compiled, downcast, upcast
 from partita.engine.numerics.philox import counted_bits, key_of
 from partita.layers import Dropout
 
@@ -30,7 +31,6 @@ class DropoutKernel(OneToOneKernel):
         self._bits = np.zeros(arrays.output.shape if rate else (0,), np.uint32)
         self._least = np.int32(min(math.floor(rate * 2.0**32), 2**32 - 1) - 2**31)
         self._scale = np.float64(1 / (1 - rate))
-        self.begin(OneStep(), micro_batch=0, first_example=0)
         self._draw()
 
     @classmethod
@@ -39,36 +39,23 @@ class DropoutKernel(OneToOneKernel):
         assert isinstance(context.grid.layer, Dropout)
         return super().computes(context) and context.grid.layer.noise_shape is None
 
-    def begin(
-        self,
-        examples: Numbered,
-        *,
-        micro_batch: int,
-        first_example: int,
-        real: int | None = None,
-        mean_over: int | None = None,
-    ) -> None:
-        """Takes over the examples of the next forward pass."""
-        self._examples, self._first = examples, first_example
-
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Draws the bits, and multiplies."""
         source = rows_of(self.arrays.inputs[0], self.context.rows, self.context.windows[0])
         if not self._bits.size:
-            return split_rows(self.pool, _copy, flat(source), flat(self.arrays.output))
-        output, least, scale = flat(self.arrays.output), self._least, self._scale
-        multiply = bound(_multiply, flat(self._bits).view(np.int32), flat(source), output, least, scale)
-        return sequence(self._draw, multiply)
+            return partial(np.copyto, self.arrays.output, source)
+        bits, output = flat(self._bits).view(np.int32), flat(self.arrays.output)
+        return sequence(
+            self._draw, bound(_multiply, bits, flat(source), output, self._least, self._scale, False)
+        )
 
     def _draw(self) -> None:
         """Writes the bits of the machine's nodes."""
         if not self._bits.size:
             return
-        examples, key = self._examples, key_of(self._examples.seed, self.context.grid.name)
-        numbers, out = (
-            examples.numbers(self._first, self.context.batch),
-            self._bits.reshape(-1, self.context.batch),
-        )
+        examples, batch = self.micro_batch.examples, self.context.batch
+        numbers, out = examples.numbers(self.micro_batch.first_example, batch), self._bits.reshape(-1, batch)
+        key = key_of(examples.seed, self.context.grid.name)
         begin = 0
         for start, stop in self.context.node_ranges(self.context.rows):
             counted_bits(key, examples.visit, numbers, start, out[begin : begin + stop - start])
@@ -77,35 +64,16 @@ class DropoutKernel(OneToOneKernel):
     def write_gradient(self, source: int, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
         """Multiplies by the same."""
         if not self._bits.size:
-            (_add if accumulate else _copy)(flat(grad), flat(out))
+            (add_array if accumulate else np.copyto)(out, grad)
             return
-        loop = _multiply_and_add if accumulate else _multiply
-        loop(flat(self._bits[own]).view(np.int32), flat(grad), flat(out), self._least, self._scale)
+        bits = flat(self._bits[own]).view(np.int32)
+        _multiply(bits, flat(grad), flat(out), self._least, self._scale, accumulate)
 
 
 @compiled
-def _multiply(bits: Array, source: Array, out: Array, least: Any, scale: Any) -> None:
+def _multiply(bits: Array, source: Array, out: Array, least: Any, scale: Any, accumulate: bool) -> None:
+    """Writes or adds what is not dropped, times the scale."""
     for i in range(len(out)):
         value = upcast(source[i])
-        factor = type(value)(scale) if bits[i] >= least else type(value)(0)
-        out[i] = downcast(value * factor, out[i])
-
-
-@compiled
-def _multiply_and_add(bits: Array, source: Array, out: Array, least: Any, scale: Any) -> None:
-    for i in range(len(out)):
-        value = upcast(source[i])
-        factor = type(value)(scale) if bits[i] >= least else type(value)(0)
-        out[i] = downcast(upcast(out[i]) + value * factor, out[i])
-
-
-@compiled
-def _copy(source: Array, out: Array) -> None:
-    for i in range(len(out)):
-        out[i] = source[i]
-
-
-@compiled
-def _add(source: Array, out: Array) -> None:
-    for i in range(len(out)):
-        out[i] = downcast(upcast(out[i]) + upcast(source[i]), out[i])
+        found = value * (type(value)(scale) if bits[i] >= least else type(value)(0))
+        out[i] = downcast(upcast(out[i]) + found if accumulate else found, out[i])

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -149,6 +149,25 @@ class OneStep:
 
 
 @dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """The examples of a forward pass and the backward pass after it.
+
+    Args:
+        examples: numbers of the step's examples.
+        number: of the micro-batch in the step.
+        first_example: number in the step of its first example.
+        real: how many of its examples are real; the others fill the arrays. All if not given.
+        mean_over: examples over which gradients are the mean; `context.minibatch` if not given.
+    """
+
+    examples: Numbered = field(default_factory=OneStep)
+    number: int = 0
+    first_example: int = 0
+    real: int | None = None
+    mean_over: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class PartialSums:
     """Further arrays of a layer that is cut by its inputs.
 
@@ -244,25 +263,16 @@ class Kernel(ABC):
 
     def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
         self.context, self.arrays, self.pool = context, arrays, pool
+        self.micro_batch = MicroBatch()
 
-    def begin(  # noqa: B027
-        self,
-        examples: Numbered,
-        *,
-        micro_batch: int,
-        first_example: int,
-        real: int | None = None,
-        mean_over: int | None = None,
-    ) -> None:
-        """Begins a micro-batch.
+    def begin(self, micro_batch: MicroBatch) -> None:
+        """Takes over the examples of the next forward pass; the backward pass after it is of the same."""
+        self.micro_batch = micro_batch
 
-        Args:
-            examples: numbers of the step's examples.
-            micro_batch: its number in the step.
-            first_example: number in the step of its first example.
-            real: how many of its examples are real; the others fill the arrays. All if not given.
-            mean_over: examples over which gradients are the mean; `context.minibatch` if not given.
-        """
+    @property
+    def n_real(self) -> int:
+        """Number of examples in the arrays that are real, the first ones."""
+        return self.context.batch if self.micro_batch.real is None else self.micro_batch.real
 
     @contextmanager
     def on_one_thread(self) -> Iterator[None]:

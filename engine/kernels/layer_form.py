@@ -27,8 +27,7 @@ from partita.engine.kernels.kernel import (
     Call,
     Kernel,
     KernelContext,
-    Numbered,
-    OneStep,
+    MicroBatch,
     no_op,
 )
 from partita.engine.kernels.products.differentiable import multiplication
@@ -68,21 +67,12 @@ class LayerFormKernel(Kernel):
         self._lock = threading.Lock()
         if context.device == "cpu":
             orders.prepare(arrays.output.dtype, arrays.output.size)
-        self.begin(OneStep(), micro_batch=0, first_example=0)
+        self.begin(self.micro_batch)
 
-    def begin(
-        self,
-        examples: Numbered,
-        *,
-        micro_batch: int,
-        first_example: int,
-        real: int | None = None,
-        mean_over: int | None = None,
-    ) -> None:
+    def begin(self, micro_batch: MicroBatch) -> None:
         """Takes over the examples of the next forward pass; the backward pass after it is of the same."""
-        self._examples, self._micro_batch, self._first_example = examples, micro_batch, first_example
-        self._real = self.context.batch if real is None else real
-        self.mean_over = mean_over or self.context.minibatch
+        super().begin(micro_batch)
+        self.mean_over = micro_batch.mean_over or self.context.minibatch
         self._free()
 
     def step(
@@ -91,7 +81,7 @@ class LayerFormKernel(Kernel):
         """The circumstances of the next call, for some rows, and some examples of the arrays or all."""
         grid, context = self.context.grid, self.context
         begin, end = among or (0, context.batch)
-        examples, first = self._examples, self._first_example + begin
+        examples, first = self.micro_batch.examples, self.micro_batch.first_example + begin
 
         def random(noise: Shape | None = None) -> torch.Tensor:
             numbers, nodes = examples.numbers(first, end - begin), context.node_ranges(rows, noise)
@@ -103,7 +93,7 @@ class LayerFormKernel(Kernel):
 
         return Step(
             examples.step,
-            self._micro_batch,
+            self.micro_batch.number,
             context.training,
             first,
             rows=rows,
@@ -113,7 +103,7 @@ class LayerFormKernel(Kernel):
             wiring=grid.connectivity,
             torch=torch,
             random=random,
-            examples=min(max(self._real - begin, 0), end - begin),
+            examples=min(max(self.n_real - begin, 0), end - begin),
             mean_over=self.mean_over,
             position=examples.position + first,
             with_gradient=with_gradient,
@@ -184,23 +174,18 @@ class LayerFormKernel(Kernel):
 
     def summarise(self, piece: int) -> Call:
         """Computes the summary of the machine's rows."""
-        if self.arrays.summaries is None:
-            return no_op
-        rows = self._piece(self.context.rows)
-
-        def call() -> None:
-            use_threads(self._torch_threads)
-            rows.summarise(piece)
-
-        return call
+        return no_op if self.arrays.summaries is None else self._of_own_rows(FormPiece.summarise, piece)
 
     def summarise_gradient(self, piece: int) -> Call:
         """Computes the gradient of the machine's rows for the summary of all."""
+        return self._of_own_rows(FormPiece.summarise_gradient, piece)
+
+    def _of_own_rows(self, act: Callable[[FormPiece, int], None], piece: int) -> Call:
         rows = self._piece(self.context.rows)
 
         def call() -> None:
             use_threads(self._torch_threads)
-            rows.summarise_gradient(piece)
+            act(rows, piece)
 
         return call
 

@@ -14,7 +14,7 @@ from partita.engine.kernels.calls import bound
 from partita.engine.kernels.elementwise import OneToOneKernel
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.engine.kernels.views import rows_of
+from partita.engine.kernels.views import by_places, rows_of
 from partita.engine.numerics import compiled, compiled_reassociating
 from partita.layers import LayerNorm
 
@@ -53,7 +53,7 @@ class LayerNormKernel(OneToOneKernel):
 
         def work(start: int, stop: int) -> None:
             _normalise(
-                _places(x[start:stop]), _places(output[start:stop]), self._of(kept, start, stop), *given
+                by_places(x[start:stop]), by_places(output[start:stop]), self._of(kept, start, stop), *given
             )
 
         return self.over(((0, len(output)),), work)
@@ -61,8 +61,8 @@ class LayerNormKernel(OneToOneKernel):
     def write_gradient(self, source: int, own: slice, grad: Array, out: Array, accumulate: bool) -> None:
         """Adds up two sums over the features of a place, and then writes its gradients."""
         kept = self._of(self._kept, own.start, own.stop)
-        x, places = _places(self._input[own]), _places(out)
-        _write_gradient(x, _places(grad), places, kept, self._weight, accumulate)
+        x, places = by_places(self._input[own]), by_places(out)
+        _write_gradient(x, by_places(grad), places, kept, self._weight, accumulate)
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
@@ -72,7 +72,7 @@ class LayerNormKernel(OneToOneKernel):
         if not out:
             return no_op
         weight, bias = out
-        arrays = _places(self._input), _places(self.arrays.own_grad), self._kept, weight, bias
+        arrays = by_places(self._input), by_places(self.arrays.own_grad), self._kept, weight, bias
         bound(_add_up, *arrays, (0, 0), accumulate)
 
         def work(start: int, stop: int) -> None:
@@ -85,11 +85,6 @@ class LayerNormKernel(OneToOneKernel):
     def _of(self, kept: Array, start: int, stop: int) -> Array:
         """Returns the part of an array of places that belongs to some rows."""
         return kept[start * self._per_row : stop * self._per_row]
-
-
-def _places(array: Array) -> Array:
-    """`[place, feature, example]` of `[rows, other axes ..., feature, example]`."""
-    return array.reshape(-1, *array.shape[-2:])
 
 
 @compiled

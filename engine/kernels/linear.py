@@ -30,7 +30,7 @@ from partita.engine.kernels.products.tiles import padded_stride
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.transposition import transpose
-from partita.engine.kernels.views import rows_of
+from partita.engine.kernels.views import by_places, rows_of
 from partita.engine.numerics import compiled
 from partita.layers import Linear
 from partita.layers.box import Spans
@@ -76,7 +76,7 @@ class LinearKernel(Kernel):
         self._per_row = math.prod(context.grid.shape[1:-1])
         self._laid = Scratch(1, dtype)  # the weight, or its transpose, or the examples of a gradient
         self._columns, self._sums = Scratch(pool.threads, dtype), Scratch(pool.threads, dtype)
-        self._own_input = _places(rows_of(arrays.inputs[0], context.rows, context.windows[0]))
+        self._own_input = by_places(rows_of(arrays.inputs[0], context.rows, context.windows[0]))
 
     @classmethod
     def computes(cls, context: KernelContext) -> bool:
@@ -93,7 +93,7 @@ class LinearKernel(Kernel):
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Multiplies the weight by the columns of all places."""
-        out = _places(self.arrays.output)
+        out = by_places(self.arrays.output)
         return self._multiply(self._weight, self._own_input, out, self._bias, self._choices.forward)
 
     def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
@@ -117,8 +117,8 @@ class LinearKernel(Kernel):
                 )
                 multiply = self._multiply(
                     self._weight.T,
-                    _places(grad),
-                    _places(place),
+                    by_places(grad),
+                    by_places(place),
                     self._bias[:0],
                     self._choices.backward_input,
                     accumulate=accumulate,
@@ -162,7 +162,7 @@ class LinearKernel(Kernel):
     ) -> Call:
         """Sums products of gradients and inputs over places and examples; threads divide the units."""
         assert rows is None, "all rows share the weights"
-        x, grad = self._own_input, _places(self.arrays.own_grad)
+        x, grad = self._own_input, by_places(self.arrays.own_grad)
         pool, n, examples = self.pool.at_most(self._choices.backward_parameters.threads), len(x), x.shape[2]
         weight = out[0].reshape(self._weight.shape)
         block = min(places_in(STEPS, examples), n)
@@ -235,11 +235,6 @@ class _Laid:
     ) -> tuple[Callable[..., None], Array, Array, int, int, int]:
         matrix = self._matrix.T if self._transposes else self._matrix
         return (_turn if self._transposes else _copy), matrix, flat, self.stride, start, stop
-
-
-def _places(array: Array) -> Array:
-    """`[place, features, example]` of `[rows, other axes ..., features, example]`."""
-    return array.reshape(-1, *array.shape[-2:])
 
 
 @compiled

@@ -15,6 +15,11 @@ def columns(array: Array) -> Array:
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
+def by_places(array: Array) -> Array:
+    """`[place, feature, example]` of `[rows, other axes ..., feature, example]`, both C-contiguous."""
+    return array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:])
+
+
 def flat(array: Array) -> Array:
     """All numbers of a C-contiguous array, in their order."""
     assert array.flags.c_contiguous, f"an array of strides {array.strides} is not contiguous"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from partita.engine.kernels.calls import sequence
-from partita.engine.kernels.kernel import Call, Kernel, LossKernel, PartialKernel, no_op
+from partita.engine.kernels.kernel import Call, Kernel, LossKernel, MicroBatch, PartialKernel, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import master
 from partita.engine.runtime.buffers import Buffers
@@ -255,7 +255,7 @@ class Computations:
 
         def begin() -> None:
             real, mean_over = self._real(first, kernel.context.batch), self._mean_over(first)
-            kernel.begin(self._feed, micro_batch=number, first_example=first, real=real, mean_over=mean_over)
+            kernel.begin(MicroBatch(self._feed, number, first, real, mean_over))
 
         return begin if kernel.follows_steps else no_op
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Array, Kernel, ThreadPool
 from partita.engine.kernels.batch_norm import BatchNormKernel
-from partita.engine.kernels.kernel import OneStep
+from partita.engine.kernels.kernel import MicroBatch
 from partita.engine.kernels.layer_form import LayerFormKernel
 from partita.layers import BatchNorm
 from partita.partitioner.cluster.threads import ThreadShares
@@ -26,7 +26,7 @@ def played(kernel: Kernel, real: int) -> list[Array]:
     rows, parameters = kernel.context.rows, kernel.arrays.parameters
     assert kernel.arrays.grad_output is not None
     kernel.arrays.grad_output[..., real:] = 0
-    kernel.begin(OneStep(), micro_batch=0, first_example=0, real=real, mean_over=real + 3)
+    kernel.begin(MicroBatch(real=real, mean_over=real + 3))
     kernel.forward()()
     middle = (rows[0] + rows[1]) // 2
     gradients = [np.full_like(one, np.nan) for one in parameters]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import ThreadPool
 from partita.engine.kernels.dropout import DropoutKernel
+from partita.engine.kernels.kernel import MicroBatch
 from partita.engine.kernels.layer_form import LayerFormKernel
 from partita.layers import Activation, Dropout, Layer, LayerNorm, OneToOne, RMSNorm
 from partita.layers.activations import BY_INPUT
@@ -86,7 +87,7 @@ def mask(given_case: Case, rows: tuple[int, int], data: Data, *, first: int = 0,
     found = []
     for kind in (LayerFormKernel, DropoutKernel):
         kernel = kind(context, given_case.arrays(context), ThreadPool())
-        kernel.begin(data, micro_batch=0, first_example=first)
+        kernel.begin(MicroBatch(data, first_example=first))
         kernel.forward()()
         found.append(kernel.arrays.output)
         kernel.backward_input(0, (rows,), accumulate=False)()
