@@ -119,6 +119,7 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
         sent_bytes, received_bytes: all payloads.
         shared_bytes: those of the sent ones that went through shared memory.
         refused: messages out of place.
+        replica_messages: those that carried `replica_bytes`.
     """
 
     step_bytes: tuple[tuple[Count, Count], ...] = ()
@@ -131,6 +132,7 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
     received_bytes: Count = 0
     shared_bytes: Count = 0
     refused: Count = 0
+    replica_messages: Count = 0
 
 
 class PresentWait(msgspec.Struct, frozen=True, array_like=True):

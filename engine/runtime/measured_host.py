@@ -108,7 +108,7 @@ def traffic(name: str, counters: Counters) -> Traffic:
     own = part_indices(name)
     is_shard = shard_index(name) is not None
     step: dict[int, int] = {}
-    between = sent = received = 0
+    between = messages = sent = received = 0
     pushed, pulled = [0, 0], [0, 0]
     # `list` copies at once: another thread may add a kind of message meanwhile.
     for (peer, kind), count in list(counters.sent.items()):
@@ -122,6 +122,7 @@ def traffic(name: str, counters: Counters) -> Traffic:
             of[1] += count.messages
         else:
             between += count.payload_bytes
+            messages += count.messages if count.payload_bytes else 0
     for (_, kind), count in list(counters.received.items()):
         received += count.payload_bytes
         if kind in (_PUSHES if is_shard else _PULLS):
@@ -139,4 +140,5 @@ def traffic(name: str, counters: Counters) -> Traffic:
         received_bytes=received,
         shared_bytes=counters.sent_shared.payload_bytes,
         refused=counters.refused_messages,
+        replica_messages=messages,
     )

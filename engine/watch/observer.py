@@ -204,6 +204,7 @@ def _traffic(observed: HostObserved) -> r.HostTraffic:
         pull_bytes=counted.pull_bytes,
         pulls=counted.pulls,
         replica_bytes=counted.replica_bytes,
+        replica_messages=counted.replica_messages,
         sent_bytes=counted.sent_bytes,
         received_bytes=counted.received_bytes,
         shared_bytes=counted.shared_bytes,

@@ -324,7 +324,8 @@ class HostTraffic(msgspec.Struct, frozen=True, kw_only=True):
         step_bytes: (machine of the replica, bytes sent to it in activations, gradients and partial sums).
         push_bytes, pushes: gradients sent to shards (of a shard: received from parts), and their number.
         pull_bytes, pulls: parameters received from shards (of a shard: sent to parts), and their number.
-        replica_bytes: sent to other replicas' parts (all-reduce), or between copies of a shard.
+        replica_bytes, replica_messages: sent to other replicas' parts (all-reduce), or between copies of a
+            shard, and the number of messages with them.
         sent_bytes, received_bytes: all payloads.
         shared_bytes: those of them that were sent through shared memory.
         staleness: pushes by staleness: entry n counts those with n updates in between, the last one also
@@ -341,6 +342,7 @@ class HostTraffic(msgspec.Struct, frozen=True, kw_only=True):
     pull_bytes: int = 0
     pulls: int = 0
     replica_bytes: int = 0
+    replica_messages: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
     shared_bytes: int = 0
