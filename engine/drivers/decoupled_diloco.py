@@ -1,7 +1,7 @@
 """Decoupled DiLoCo: replicas that never wait for one another, and shards that merge what they have changed.
 
-Each shard holds a fragment of the parameters. A replica makes steps by an optimizer of its own; every so many
-steps it pushes to each shard, fragment after fragment, what it has changed there, and goes on. A shard merges
+The parameters are on shards, and divided into fragments. A replica makes steps by an optimizer of its own;
+every so many steps it pushes, fragment after fragment, what it has changed there, and goes on. A shard merges
 the changes of those replicas that have come, by examples, and an outer optimizer applies their mean. When its
 push is merged, a replica fetches the fragment, and makes over it again what it has changed since.
 
@@ -39,8 +39,7 @@ class DecoupledDiLoCo(Driver):
     Args:
         replicas: copies of the network, which compute side by side and share the steps of an epoch. Each is
             cut over all machines of the plan.
-        shards: servers among which the parameters are divided. Each has a fragment, which is exchanged in its
-            turn.
+        shards: servers among which the parameters are divided.
         every: steps from one push of a fragment to the next (H).
         optimizer: updates a replica's own parameters, with a state of its own.
         outer_learning_rate: of the shards' optimizer.
@@ -55,6 +54,8 @@ class DecoupledDiLoCo(Driver):
         elastic: the least and the most replicas, in the place of `replicas`, as under `Downpour`.
         compress: pushes are short messages of what a replica has changed in a fragment: `TopK`, `OneBit`,
             `Int8` or `PowerSGD`. What a message lacks is added to the replica's next push of the fragment.
+        fragments: nearly equal ranges of the parameters, each exchanged in its turn (P). None: as many as
+            shards.
 
     Raises:
         ValueError: a setting is out of range, or settings do not go together.
@@ -63,8 +64,7 @@ class DecoupledDiLoCo(Driver):
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "H": ("every",),
         "sync_every": ("every",),
-        "fragments": ("shards",),
-        "num_fragments": ("shards",),
+        "num_fragments": ("fragments",),
         "learners": ("replicas",),
         "min_quorum": ("quorum",),
         "grace_s": ("grace",),
@@ -89,13 +89,15 @@ class DecoupledDiLoCo(Driver):
     run_ahead: int | None = None
     elastic: tuple[int, int] | None = None
     compress: Compressor | None = None
+    fragments: int | None = None
 
     def __post_init__(self) -> None:
         self._check_elastic()
         of = "DecoupledDiLoCo's "
         check_fields(self, check_whole, "replicas", "shards", "every", "quorum", of=of)
-        if self.run_ahead is not None:
-            check_whole(self.run_ahead, f"{of}run_ahead is")
+        for name, number in (("fragments", self.fragments), ("run_ahead", self.run_ahead)):
+            if number is not None:
+                check_whole(number, f"{of}{name} is")
         check_fields(self, check_number, "grace", of=of, zero=True, rule="; give 0, or a number above")
         check_fields(self, check_number, "patience", of=of, rule="; give seconds, above 0")
         if self.quorum > self.replicas:
@@ -126,10 +128,15 @@ class DecoupledDiLoCo(Driver):
     def merging(self) -> Merging:
         return Merging(self.quorum, self.grace, self.patience)
 
+    @property
+    @override
+    def n_fragments(self) -> int:
+        return self.fragments or self.shards
+
     def due(self, step: int) -> list[int]:
         """Returns the fragments that are exchanged after a step (from 0 on), spread over `every` steps."""
-        place = (step + 1) % self.every
-        return [shard for shard in range(self.shards) if shard * self.every // self.shards == place]
+        place, n = (step + 1) % self.every, self.n_fragments
+        return [fragment for fragment in range(n) if fragment * self.every // n == place]
 
     @override
     def replica(self, me: HasSteps) -> a.Program:
@@ -138,7 +145,7 @@ class DecoupledDiLoCo(Driver):
             yield a.Room(_NEVER if self.run_ahead is None else self.run_ahead)
             yield a.Install()
             yield a.Compute(step)
-            for shard in self.due(step):
-                yield a.Push(shard=shard)
-                yield a.Pull(shard=shard, after_push=True)
+            for fragment in self.due(step):
+                yield a.Push(fragment=fragment)
+                yield a.Pull(fragment=fragment, after_push=True)
         yield a.Drain()

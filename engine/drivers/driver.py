@@ -246,6 +246,13 @@ class Driver(Arguments):
         return None
 
     @property
+    def n_fragments(self) -> int:
+        """Ranges of parameters, nearly equal and whatever the shards, that a program can exchange each for
+        itself: `Push(fragment=)` and `Pull(fragment=)`, from 0 on.
+        """
+        return 1
+
+    @property
     def moves_by(self) -> float | None:
         """The part of its difference from the shards' parameters that a replica pushes: it moves by that
         towards them, and they towards it. None: replicas take the shards' parameters.

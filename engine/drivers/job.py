@@ -175,9 +175,9 @@ class Job:
         """File of the parameters that a run from the start begins with."""
         return self.folder / "initial.safetensors"
 
-    def check_sizes(self, *, shards: int) -> None:
+    def check_sizes(self, *, shards: int, fragments: int = 1) -> None:
         """Refuses parameters that a machine and a shard cannot exchange in one message. Raises ValueError."""
-        layout = layout_of(self.plan, shards=shards)
+        layout = layout_of(self.plan, shards=shards, fragments=fragments)
         most = MAX_PAYLOAD // np.dtype(self.precision).itemsize
         largest = max((o.machine_stop - o.machine_start for o in layout.shared_ranges), default=0)
         if largest > most:

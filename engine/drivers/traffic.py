@@ -109,13 +109,15 @@ class _Steps:
         return range(self.n)
 
 
-def shard_traffic(driver: Any, *, steps: int, sizes: Sequence[int], item_bytes: int = 4) -> Traffic:
+def shard_traffic(
+    driver: Any, *, steps: int, sizes: Sequence[tuple[int, int]], item_bytes: int = 4
+) -> Traffic:
     """Returns what a part sends to shards, and what they send it, where no push finds another one under way.
 
     Args:
         driver: with shards, whose program has `Pull` and `Push` alone among exchanges.
         steps: of the part.
-        sizes: numbers of the part's parameters on each shard.
+        sizes: for each of the part's links: its fragment, and its numbers, see `Layout.shards_of`.
         item_bytes: of a number.
     """
     fetches, pushes = [0] * len(sizes), [0] * len(sizes)
@@ -124,8 +126,8 @@ def shard_traffic(driver: Any, *, steps: int, sizes: Sequence[int], item_bytes: 
         match action:
             case a.Compute():
                 held, begun = [True] * len(sizes), True
-            case a.Pull(shard=of) | a.Push(shard=of):
-                chosen = [n for n, size in enumerate(sizes) if size and of in (None, n)]
+            case a.Pull(fragment=of) | a.Push(fragment=of):
+                chosen = [n for n, (fragment, _) in enumerate(sizes) if of in (None, fragment)]
                 for n in chosen:
                     if isinstance(action, a.Push):
                         pushes[n] += held[n]
@@ -133,7 +135,7 @@ def shard_traffic(driver: Any, *, steps: int, sizes: Sequence[int], item_bytes: 
                     else:
                         fetches[n] += begun or not fetches[n]
     each = [one + other for one, other in zip(fetches, pushes, strict=True)]
-    return Traffic(sum(each), sum(n * size for n, size in zip(each, sizes, strict=True)) * item_bytes)
+    return Traffic(sum(each), sum(n * size for n, (_, size) in zip(each, sizes, strict=True)) * item_bytes)
 
 
 def _added(found: Traffic, action: ExchangeAction, rank: int, members: int, numbers: Numbers) -> Traffic:

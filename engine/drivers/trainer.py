@@ -22,6 +22,7 @@ from partita.engine.drivers.paced import Pacing
 from partita.engine.files.catalogue import Catalogue
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
+from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.reader import Checkpoint
 from partita.engine.protocol.actions import Program
@@ -184,6 +185,7 @@ class Trainer(ABC):
             examples=job.examples,
             seed=job.seed,
             shards=driver.shards,
+            fragments=driver.n_fragments,
             instruction_timeout_s=job.instruction_timeout_s,
             program=self.program,
             hands=self.hands(checkpoint),
@@ -211,7 +213,7 @@ class Trainer(ABC):
         job = self.job
         return ShardTask(
             shard=shard,
-            layout=layout_of(job.plan, shards=self.topology.shards),
+            layout=self.layout,
             run=self.run_id,
             folder=job.checkpoints,
             checkpoint=checkpoint,
@@ -223,6 +225,11 @@ class Trainer(ABC):
             logs=self.logs,
             units_per_epoch=self.units_per_epoch,
         )
+
+    @property
+    def layout(self) -> Layout:
+        """The places of all parameters on machines and shards, of each fragment."""
+        return layout_of(self.job.plan, shards=self.topology.shards, fragments=self.driver.n_fragments)
 
     @property
     def pushes(self) -> Path | None:
@@ -239,6 +246,8 @@ class Trainer(ABC):
             | {f"initial/{path.name}": path for path in (job.initial, self.initial)},
             checkpoints=Checkpoints(job.checkpoints, run=self.run_id),
             pushes=self.pushes,
+            shards=max(1, self.topology.shards),
+            fragments=self.driver.n_fragments,
             most_bytes=job.most_file_bytes,
             shared=job.shared,
         )
@@ -286,7 +295,7 @@ class Trainer(ABC):
 
     def check(self) -> None:
         """Checks the settings, the plan and the data before anything starts. Raises ValueError."""
-        self.job.check_sizes(shards=self.topology.shards)
+        self.job.check_sizes(shards=self.topology.shards, fragments=self.driver.n_fragments)
 
     def steps_in(self, manifest: Manifest) -> tuple[int, ...]:
         """Converts a checkpoint's steps to this job's, for each replica: epochs stay epochs.

@@ -32,7 +32,6 @@ from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.staleness import Compensated
 from partita.engine.protocol.views import JoinedBatches
 from partita.engine.runtime.assigned_hands import AssignedHands
-from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.joined_hands import JoinedHands
 from partita.engine.runtime.leased_hands import LeasedHands
 from partita.engine.runtime.part_task import PartTask
@@ -253,7 +252,7 @@ class LeasedTrainer(Trainer):
         numbers.
         """
         assert resumed.manifest is not None
-        found, layout = resumed.checkpoint, layout_of(self.plan, shards=self.topology.shards)
+        found, layout = resumed.checkpoint, self.layout
         return (
             found is not None
             and resumed.manifest.units_per_epoch == self.steps_per_epoch
@@ -322,12 +321,13 @@ class LeasedTrainer(Trainer):
     def part(self, replica: int, machine: int, checkpoint: int | None) -> PartTask:
         task = super().part(replica, machine, checkpoint)
         assert isinstance(task.hands, LeasedHands), task.hands
-        earlier = pushes_of_part(self._acknowledged, part_name(replica, machine))
+        shards = self.topology.shards
+        earlier = pushes_of_part(self._acknowledged, part_name(replica, machine), shards=shards)
         return replace(task, hands=replace(task.hands, earlier=earlier))
 
     @override
     def policy(self, shard: int) -> ApplyPolicy:
-        acknowledged = pushes_to_shard(self._acknowledged, shard_name(shard))
+        acknowledged = pushes_to_shard(self._acknowledged, shard, shards=self.topology.shards)
         driver, examples = self.driver, self.job.examples
         return ApplyPolicy(
             optimizer=driver.optimizer_of_shards,

@@ -30,7 +30,7 @@ from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import Peer
-from partita.engine.protocol.names import FILES, shard_name
+from partita.engine.protocol.names import FILES, shard_name, stream_name
 from partita.engine.transport.mailbox import Mailbox
 
 _HEADER_BYTES: Final = 8
@@ -75,8 +75,8 @@ def marked(folders: Collection[Path], mark: str) -> Iterator[tuple[str, ...]]:
 class NotesPushes(Protocol):
     """A log of acknowledged pushes."""
 
-    def note(self, shard: str, record: PushRecord) -> None:
-        """Replaces a shard's record."""
+    def note(self, stream: str, record: PushRecord) -> None:
+        """Replaces a stream's record."""
 
     def close(self) -> None:
         """Closes the log, which stays."""
@@ -111,9 +111,11 @@ class HostFiles:
         """
         return folder
 
-    def push_log(self, folder: Path, part: str, incarnation: int, *, shards: int) -> NotesPushes:
+    def push_log(
+        self, folder: Path, part: str, incarnation: int, *, shards: int, fragments: int = 1
+    ) -> NotesPushes:
         """Makes the log of acknowledged pushes of a process of a part. Raises OSError."""
-        return PushLog(folder, part, incarnation, shards=shards)
+        return PushLog(folder, part, incarnation, shards=shards, fragments=fragments)
 
     def waits(self, now: float) -> tuple[tuple[str, str], ...]:
         """Returns (host, what) of everything that threads wait for, `now` being seconds (monotonic)."""
@@ -191,10 +193,13 @@ class RemoteFiles(HostFiles):
         return None if self._scratch is None else self._scratch / "logs"
 
     @override
-    def push_log(self, folder: Path, part: str, incarnation: int, *, shards: int) -> NotesPushes:
+    def push_log(
+        self, folder: Path, part: str, incarnation: int, *, shards: int, fragments: int = 1
+    ) -> NotesPushes:
         if self._has_folder:
-            return super().push_log(folder, part, incarnation, shards=shards)
-        return _RemotePushLog(self._connected(), incarnation, shards=shards)
+            return super().push_log(folder, part, incarnation, shards=shards, fragments=fragments)
+        last = stream_name(shard_name(shards - 1), fragments - 1)
+        return _RemotePushLog(self._connected(), incarnation, last)
 
     @override
     def waits(self, now: float) -> tuple[tuple[str, str], ...]:
@@ -249,13 +254,13 @@ def fetch_tensors(copy: SparseCopy, only: Collection[str]) -> None:
 class _RemotePushLog:
     """The acknowledged pushes of a process of a part, kept by the coordinator's machine."""
 
-    def __init__(self, connection: FileConnection, incarnation: int, *, shards: int) -> None:
+    def __init__(self, connection: FileConnection, incarnation: int, last: str) -> None:
         self._connection = connection
-        self.note(shard_name(shards - 1), PushRecord(incarnation, 0))
+        self.note(last, PushRecord(incarnation, 0))  # so there are records of all streams
 
-    def note(self, shard: str, record: PushRecord) -> None:
-        """Replaces a shard's record."""
-        self._connection.note(shard, record)
+    def note(self, stream: str, record: PushRecord) -> None:
+        """Replaces a stream's record."""
+        self._connection.note(stream, record)
 
     def close(self) -> None:
         """Does nothing: the log stays there."""

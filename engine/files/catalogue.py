@@ -25,6 +25,8 @@ class Catalogue:
         pushes: folder of the records of acknowledged pushes; None where parts note none.
         most_bytes: size of the largest file that is taken.
         shared: whether all hosts have the folder for checkpoints, by its path.
+        shards: of the run, to which the pushes are.
+        fragments: of which the pushes are.
     """
 
     folder: Path
@@ -33,6 +35,8 @@ class Catalogue:
     pushes: Path | None = None
     most_bytes: int = 1 << 40
     shared: bool = False
+    shards: int = 1
+    fragments: int = 1
 
     def readable(self, name: str) -> Path | None:
         """Returns the path of a file that hosts may read; None where there is none of this name."""

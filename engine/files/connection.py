@@ -138,9 +138,9 @@ class FileConnection:
         self.wait(write.done)
         return write.sha256
 
-    def note(self, shard: str, record: PushRecord) -> None:
-        """Sends a part's record of a shard. Does not wait."""
-        self._send(SavePushes(shard, record), None)
+    def note(self, stream: str, record: PushRecord) -> None:
+        """Sends a part's record of a stream. Does not wait."""
+        self._send(SavePushes(stream, record), None)
 
     def wait(self, future: Future[_T]) -> _T:
         """Returns the result of a future, with a sign of life while it is not there."""

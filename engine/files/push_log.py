@@ -1,8 +1,9 @@
 """The pushes that shards have acknowledged, on disk: they are known after the death of a part's process.
 
-Each process of a part has a file of its own. A shard's record is one word, written by one call, so that a
-process may die at any time. What the kernel has taken over is there when the process is not: nothing is
-synced, because a host's crash ends the run.
+Each process of a part has a file of its own. The record of a stream to a shard is one word, written by one
+call, so that a process may die at any time: first those of all shards for the first fragment, then for the
+next one. What the kernel has taken over is there when the process is not: nothing is synced, because a host's
+crash ends the run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from partita.engine.protocol.file_messages import PushRecord
-from partita.engine.protocol.names import shard_index, shard_name
+from partita.engine.protocol.names import host_and_fragment, shard_index, shard_name, stream_name
 
 _WORD: Final = 8
 _PUSHES: Final = 32
@@ -27,7 +28,7 @@ _FILE: Final = re.compile(r"(part \d+\.\d+)#(\d+)", flags=re.ASCII)
 class PushLog:
     """The acknowledgements of one process of a part. Used by the host's thread alone."""
 
-    def __init__(self, folder: Path, part: str, incarnation: int, *, shards: int) -> None:
+    def __init__(self, folder: Path, part: str, incarnation: int, *, shards: int, fragments: int = 1) -> None:
         """Writes an empty file.
 
         Args:
@@ -35,19 +36,25 @@ class PushLog:
             part: the host's name.
             incarnation: of the process.
             shards: how many there are.
+            fragments: likewise.
 
         Raises:
             OSError: the file cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._part, self._incarnation = folder, part, incarnation
+        self._folder, self._part, self._incarnation, self._cut = (
+            folder,
+            part,
+            incarnation,
+            (shards, fragments),
+        )
         self._file = os.open(self._path(incarnation), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.pwrite(self._file, bytes(_WORD * shards), 0)
+        os.pwrite(self._file, bytes(_WORD * shards * fragments), 0)
 
-    def note(self, shard: str, record: PushRecord) -> None:
-        """Replaces a shard's record, of this process or of an earlier one of the part."""
-        index = shard_index(shard)
-        assert index is not None, shard
+    def note(self, stream: str, record: PushRecord) -> None:
+        """Replaces a stream's record, of this process or of an earlier one of the part."""
+        index = _index(stream, *self._cut)
+        assert index is not None, stream
         word = _word(record)
         if record.incarnation == self._incarnation:
             os.pwrite(self._file, word, _WORD * index)
@@ -66,9 +73,11 @@ class PushLog:
         return _path(self._folder, self._part, incarnation)
 
 
-def note_pushes(folder: Path, part: str, shard: str, record: PushRecord) -> None:
-    """Replaces a part's record of a shard for a process on another machine. Raises OSError."""
-    index = shard_index(shard)
+def note_pushes(
+    folder: Path, part: str, stream: str, record: PushRecord, *, shards: int, fragments: int
+) -> None:
+    """Replaces a part's record of a stream for a process on another machine. Raises OSError."""
+    index = _index(stream, shards, fragments)
     if index is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,6 +88,14 @@ def note_pushes(folder: Path, part: str, shard: str, record: PushRecord) -> None
         os.close(file)
 
 
+def _index(stream: str, shards: int, fragments: int) -> int | None:
+    """The place of a stream's word; None where it is of none of so many shards and fragments."""
+    host, fragment = host_and_fragment(stream)
+    shard = shard_index(host)
+    is_there = shard is not None and shard < shards and fragment < fragments
+    return fragment * shards + (shard or 0) if is_there else None
+
+
 def _path(folder: Path, part: str, incarnation: int) -> Path:
     return folder / f"{part}#{incarnation}"
 
@@ -87,32 +104,32 @@ def _word(record: PushRecord) -> bytes:
     return (record.stop << _PUSHES | record.pushes).to_bytes(_WORD, "little")
 
 
-def pushes_of_part(folder: Path, part: str) -> dict[str, tuple[PushRecord, ...]]:
-    """For each shard, the records of the part's processes, ascending."""
+def pushes_of_part(folder: Path, part: str, *, shards: int) -> dict[str, tuple[PushRecord, ...]]:
+    """For each stream, by the name that the part gives it, the records of the part's processes, ascending."""
     found: defaultdict[str, list[PushRecord]] = defaultdict(list)
     for name, records in _read_all(folder):
-        if name == part:
-            for shard, record in records.items():
-                found[shard].append(record)
-    return {shard: tuple(records) for shard, records in found.items()}
+        for n, record in enumerate(records) if name == part else ():
+            fragment, shard = divmod(n, shards)
+            found[stream_name(shard_name(shard), fragment)].append(record)
+    return {stream: tuple(records) for stream, records in found.items()}
 
 
-def pushes_to_shard(folder: Path, shard: str) -> dict[str, tuple[PushRecord, ...]]:
-    """For each part, the records of its processes about this shard, ascending."""
+def pushes_to_shard(folder: Path, shard: int, *, shards: int) -> dict[str, tuple[PushRecord, ...]]:
+    """For each stream, as this shard names it, the records of its part's processes, ascending."""
     found: defaultdict[str, list[PushRecord]] = defaultdict(list)
     for name, records in _read_all(folder):
-        if shard in records:
-            found[name].append(records[shard])
-    return {part: tuple(records) for part, records in found.items()}
+        for fragment, record in enumerate(records[shard::shards]):
+            found[stream_name(name, fragment)].append(record)
+    return {stream: tuple(records) for stream, records in found.items()}
 
 
-def _read_all(folder: Path) -> Iterator[tuple[str, Mapping[str, PushRecord]]]:
-    """For each process of a part, by incarnation: the part, and its record of each shard."""
+def _read_all(folder: Path) -> Iterator[tuple[str, Sequence[PushRecord]]]:
+    """For each process of a part, by incarnation: the part, and its records in the order of the file."""
     files = [(match, path) for path in folder.glob("part *") if (match := _FILE.fullmatch(path.name))]
     for match, path in sorted(files, key=lambda file: int(file[0][2])):
         data = path.read_bytes()
         words = (data[start : start + _WORD] for start in range(0, len(data) - _WORD + 1, _WORD))
-        yield match[1], {shard_name(n): _read(int(match[2]), word) for n, word in enumerate(words)}
+        yield match[1], [_read(int(match[2]), word) for word in words]
 
 
 def _read(incarnation: int, word: bytes) -> PushRecord:

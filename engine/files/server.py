@@ -242,7 +242,8 @@ class FileHost:
 
     def _note(self, effect: NotePushes) -> None:
         if self._catalogue.pushes is not None:
-            note_pushes(self._catalogue.pushes, effect.part, effect.shard, effect.record)
+            cut = {"shards": self._catalogue.shards, "fragments": self._catalogue.fragments}
+            note_pushes(self._catalogue.pushes, effect.part, effect.stream, effect.record, **cut)
 
 
 @contextmanager

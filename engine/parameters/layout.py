@@ -3,7 +3,9 @@
 The parameters of a machine lie one after another in its vector; the machines' vectors in order make the
 global vector; shard k of K has the k-th of K nearly equal ranges of it, which cut no row of a sparse table.
 So what a machine has on a shard is one contiguous range on both sides, and a machine communicates only with
-the shards of its own parameters (DistBelief, section 4.1).
+the shards of its own parameters (DistBelief, section 4.1). Fragments, in which replicas exchange the
+parameters one after another, are such ranges, too: fragment p of P is the p-th of P, whatever the shards. So
+it may have parts of several shards, and a shard parts of several fragments.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class SharedRange(NamedTuple):
-    """Parameters of a machine on a shard: `[start, stop)` in the vector of each."""
+    """Parameters of a machine on a shard, of one fragment: `[start, stop)` in the vector of each."""
 
     machine: int
     shard: int
+    fragment: int
     machine_start: int
     machine_stop: int
     shard_start: int
@@ -44,13 +47,14 @@ class Layout:
         machines: for each machine, the slots whose concatenation is its vector.
         shapes: of whole parameters, by name.
         shards: number of shards; may exceed the global vector's size (some are then empty).
+        fragments: number of fragments; likewise.
         frozen: names of the parameters that are not trainable.
         averaged: of these, those that are running averages.
         sparse: names of the tables whose gradients are of a few rows; each is whole on one machine.
 
     Raises:
-        ValueError: fewer than one shard, a slot outside its parameter or of an unknown one, or a number of a
-            parameter that belongs to no machine or to several.
+        ValueError: fewer than one shard or fragment, a slot outside its parameter or of an unknown one, or a
+            number of a parameter that belongs to no machine or to several.
     """
 
     machines: tuple[tuple[Slot, ...], ...]
@@ -59,10 +63,13 @@ class Layout:
     frozen: frozenset[str] = frozenset()
     averaged: frozenset[str] = frozenset()
     sparse: frozenset[str] = frozenset()
+    fragments: int = 1
 
     def __post_init__(self) -> None:
         if self.shards < 1:
             raise ValueError(f"{self.shards} shards cannot hold parameters; use 1 or more")
+        if self.fragments < 1:
+            raise ValueError(f"{self.fragments} fragments cannot have all parameters; use 1 or more")
         machines = tuple(tuple(Slot(*slot) for slot in slots) for slots in self.machines)
         object.__setattr__(self, "machines", machines)
         shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
@@ -80,10 +87,19 @@ class Layout:
     @cached_property
     def shard_starts(self) -> tuple[int, ...]:
         """Starts of the shards' vectors in the global one, and its size."""
+        return self._cut_into(self.shards)
+
+    @cached_property
+    def fragment_starts(self) -> tuple[int, ...]:
+        """Starts of the fragments in the global vector, and its size."""
+        return self._cut_into(self.fragments)
+
+    def _cut_into(self, ranges: int) -> tuple[int, ...]:
+        """Returns the starts of nearly equal ranges that cut no row of a table, and the size of all."""
         tables = tables_in((slot for slots in self.machines for slot in slots), self._widths)
         found = []
-        for shard in range(self.shards + 1):
-            at = shard * self.size // self.shards
+        for number in range(ranges + 1):
+            at = number * self.size // ranges
             inside = (table for table in tables if table.start < at < table.stop)
             found.append(at - sum((at - table.start) % table.width for table in inside))
         return tuple(found)
@@ -103,13 +119,17 @@ class Layout:
 
     @cached_property
     def shared_ranges(self) -> tuple[SharedRange, ...]:
-        """Ranges of every machine on every shard, where there are any, machine by machine."""
+        """Ranges of every machine on every shard, where there are any, machine by machine, in the order of
+        their vectors; of each fragment.
+        """
         found = []
         for machine, (a, b) in enumerate(pairwise(self.machine_starts)):
             for shard, (c, d) in enumerate(pairwise(self.shard_starts)):
-                start, stop = max(a, c), min(b, d)
-                if start < stop:
-                    found.append(SharedRange(machine, shard, start - a, stop - a, start - c, stop - c))
+                for fragment, (e, f) in enumerate(pairwise(self.fragment_starts)):
+                    start, stop = max(a, c, e), min(b, d, f)
+                    if start < stop:
+                        place = start - a, stop - a, start - c, stop - c
+                        found.append(SharedRange(machine, shard, fragment, *place))
         return tuple(found)
 
     def shards_of(self, machine: int) -> tuple[SharedRange, ...]:
@@ -157,9 +177,10 @@ class Layout:
     def __str__(self) -> str:
         lines = [f"{self.size:,} parameters of {len(self.machines)} machines on {self.shards} shards"]
         for shared in self.shared_ranges:
+            of = f" (fragment {shared.fragment})" if self.fragments > 1 else ""
             lines.append(
                 f"  machine {shared.machine} [{shared.machine_start}:{shared.machine_stop}]"
-                f" = shard {shared.shard} [{shared.shard_start}:{shared.shard_stop}]"
+                f" = shard {shared.shard} [{shared.shard_start}:{shared.shard_stop}]{of}"
             )
         return "\n".join(lines)
 

@@ -218,14 +218,14 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Fetch parameters from every shard that no fetch is under way to. Result: None, at once.
+    """Fetch parameters from the shards, each range that no fetch is under way of. Result: None, at once.
 
     Args:
-        shard: of this shard alone; None: of all.
+        fragment: this one alone, see `Driver.n_fragments`; None: all.
         after_push: where a push is under way, only when it is acknowledged: so the values hold it.
     """
 
-    shard: int | None = None
+    fragment: int | None = None
     after_push: bool = False
 
 
@@ -236,13 +236,13 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send what has accumulated to each shard with no push under way. Result: None, at once.
+    """Send what has accumulated to the shards, each range with no push under way. Result: None, at once.
 
     Args:
-        shard: to this shard alone; None: to all.
+        fragment: of this one alone, see `Driver.n_fragments`; None: of all.
     """
 
-    shard: int | None = None
+    fragment: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Policy of a parameter server: each push is applied when it arrives, exactly once; fetches are answered.
 
-It orders pushes, and remembers for each part the last push that it applied. Exactly-once is ours: a push is
-known by (part, incarnation, sequence), and a part sends one at a time, so that the last one bounds what is
-remembered. Which units of work each machine's numbers hold is remembered, too: that outlives the run, so that
-the next one does the rest.
+It orders pushes, and remembers for each stream (a part's pushes of one fragment) the last push that it
+applied. Exactly-once is ours: a push is known by (stream, incarnation, sequence), and of a stream one is sent
+at a time, so that the last one bounds what is remembered. Which units of work each range of numbers holds is
+remembered, too: that outlives the run, so that the next one does the rest.
 
 Source: DistBelief, section 4.1 (the sharded parameter server of Downpour).
 """
@@ -23,11 +23,11 @@ from partita.engine.protocol.checkpoint_messages import AskUnits, LostPushes, Un
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.durability.records import Record
-from partita.engine.protocol.events import HeldUnits, Persist, Received, Refuse, Send
+from partita.engine.protocol.events import HeldUnits, Persist, Received, Refuse, Send, stream_of
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.message_base import MOST
 from partita.engine.protocol.message_form import step_of
-from partita.engine.protocol.names import COORDINATOR, machine_of
+from partita.engine.protocol.names import COORDINATOR, host_and_fragment
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.shard_effects import (
     ApplyGradient,
@@ -39,13 +39,13 @@ from partita.engine.protocol.shard_effects import (
 from partita.engine.protocol.staleness import AS_IT_IS, Compensated, Staleness
 
 MOST_STALE: Final = 1024
-"""Staleness is counted up to here: the number of versions remembered for each machine's range."""
+"""Staleness is counted up to here: the number of versions remembered for each range."""
 
 MOST_CHANGES: Final = 64
 """A part that lacks more pushes gets whole tables: the pushes whose rows a shard remembers."""
 
 Watermark: TypeAlias = tuple[int, int]
-"""The last push of a part that is applied: (incarnation, sequence)."""
+"""The last push of a stream that is applied: (incarnation, sequence)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class RestoredState:
         version: pushes applied so far, in this run.
         updates: updates of each value so far, in earlier runs, too.
         seen: the watermarks of this run. (A part of another run counts its pushes from zero again.)
-        stops: for each part, the step below which the shard has its gradients, in this run.
-        updates_of: for each machine, the updates of its values, in this run; if not given, `updates`.
+        stops: for each stream, the step below which the shard has its gradients, in this run.
+        updates_of: for each range, the updates of its values, in this run; if not given, `updates`.
         units: for each range of the shard's vector, the units of work whose gradients it holds, in this run
             and those before it.
-        lost: for each part, pushes that earlier processes have found missing, and perhaps not reported.
+        lost: for each stream, pushes that earlier processes have found missing, and perhaps not reported.
     """
 
     version: int = 0
@@ -89,8 +89,8 @@ class RestoredState:
 
 
 @dataclass(slots=True)
-class _Part:
-    """The pushes of one part.
+class _Stream:
+    """The pushes of one part, of one fragment.
 
     `sequence` is the last push applied, or found lost, of its newest process; -1 before the first. Its pushes
     hold the gradients of the steps below `stop`; `earlier` records those of the process before.
@@ -121,7 +121,7 @@ class ApplyOnArrival(Policy):
     """Applies pushes in the order of arrival."""
 
     orders = (AskUnits,)
-    requests = (m.Fetch, m.Push)  # a part has one of each under way
+    requests = (m.Fetch, m.Push)  # of each stream one of each is under way
     saves_on_request = True
 
     def __init__(
@@ -137,8 +137,8 @@ class ApplyOnArrival(Policy):
         Args:
             own: the shard's name, incarnation and ranges.
             restored: the counts in its checkpoint.
-            acknowledged: for each part, the pushes of each of its processes that this shard has acknowledged,
-                the oldest first: those that the checkpoint lacks are lost.
+            acknowledged: for each stream, the pushes of each process of its part that this shard has
+                acknowledged, the oldest first: those that the checkpoint lacks are lost.
             staleness: what is done about stale gradients.
         """
         self._staleness: Final = staleness
@@ -149,14 +149,14 @@ class ApplyOnArrival(Policy):
         self._updates: Final = {n: restored.updates_of.get(n, restored.updates) for n in own.ranges}
         self._updates_at_start: Final = sum(self._updates.values())
         self._units: Final = {
-            machine: Ranges(restored.units.get(span, ())) for machine, span in own.ranges.items()
+            number: Ranges(restored.units.get(span, ())) for number, span in own.ranges.items()
         }
-        self._units_at_start: Final = {machine: Ranges(units) for machine, units in self._units.items()}
-        self._parts = {
-            part: _Part(*watermark, restored.stops.get(part, 0), lost=restored.lost.get(part, 0))
-            for part, watermark in restored.seen.items()
+        self._units_at_start: Final = {number: Ranges(units) for number, units in self._units.items()}
+        self._streams = {
+            name: _Stream(*watermark, restored.stops.get(name, 0), lost=restored.lost.get(name, 0))
+            for name, watermark in restored.seen.items()
         }
-        self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in own.ranges}
+        self._applied_at: Final[dict[int, list[int]]] = {number: [] for number in own.ranges}
         self._parted_at = restored.version
         self._unreported: list[str] = []
         self.learn(acknowledged or {})
@@ -167,20 +167,20 @@ class ApplyOnArrival(Policy):
         Args:
             acknowledged: as `__init__` takes it.
         """
-        for part, records in acknowledged.items():
-            for record in records if machine_of(part) in self._own.ranges else ():
-                self._account(self._parts.setdefault(part, _Part()), record)
-        self._unreported = [name for name, part in self._parts.items() if part.lost]
+        for name, records in acknowledged.items():
+            for record in records if self._own.number_of(name) >= 0 else ():
+                self._account(self._streams.setdefault(name, _Stream()), record)
+        self._unreported = [name for name, one in self._streams.items() if one.lost]
 
     @property
     def seen(self) -> dict[str, Watermark]:
-        """The last push applied of each part."""
-        return {name: (part.incarnation, part.sequence) for name, part in self._parts.items()}
+        """The last push applied of each stream."""
+        return {name: (one.incarnation, one.sequence) for name, one in self._streams.items()}
 
     @property
     @override
     def lost(self) -> int:
-        return sum(part.lost for part in self._parts.values())
+        return sum(one.lost for one in self._streams.values())
 
     @override
     def receive(self, event: Received) -> list[ShardEffect]:
@@ -195,23 +195,23 @@ class ApplyOnArrival(Policy):
 
     @override
     def counts(self) -> ShardCounts:
-        parts = {name: part for name, part in self._parts.items() if part.incarnation >= 0}
-        seen = {name: (part.incarnation, part.sequence + 1) for name, part in parts.items()}
-        stops = {name: part.stop for name, part in parts.items()}
-        units = tuple((span, tuple(self._units[machine])) for machine, span in self._own.ranges.items())
-        lost = {name: part.lost for name, part in parts.items() if part.lost}
+        streams = {name: one for name, one in self._streams.items() if one.incarnation >= 0}
+        seen = {name: (one.incarnation, one.sequence + 1) for name, one in streams.items()}
+        stops = {name: one.stop for name, one in streams.items()}
+        units = tuple((span, tuple(self._units[number])) for number, span in self._own.ranges.items())
+        lost = {name: one.lost for name, one in streams.items() if one.lost}
         return ShardCounts(self.version, dict(self._updates), seen, stops, units, lost)
 
     @override
     def replay(self, record: Record) -> list[ShardEffect]:
-        sender, push = record.request.sender, record.request.message
+        name, push = stream_of(record.request), record.request.message
         assert isinstance(push, m.Push) and record.number == self.version + 1, (record, self.version)
-        part = self._parts.setdefault(sender, _Part())
-        self._account(part, PushRecord(push.incarnation, 0))  # the fetch of a new process is no record
-        effects = self._apply(sender, push, part, record.request.payload, again=True)
+        stream = self._streams.setdefault(name, _Stream())
+        self._account(stream, PushRecord(push.incarnation, 0))  # the fetch of a new process is no record
+        effects = self._apply(name, push, record.request.payload, again=True)
         self._parted_at = self.version
         for units in push.units:
-            self._units_at_start[machine_of(sender)].cover(*units)
+            self._units_at_start[self._own.number_of(name)].cover(*units)
         return [effect for effect in effects if isinstance(effect, ApplyGradient)]
 
     @override
@@ -220,16 +220,16 @@ class ApplyOnArrival(Policy):
         anew.
         """
         push = request.message
-        if not isinstance(push, m.Push) or push.scale == (scale := self._parts[request.sender].scale):
+        if not isinstance(push, m.Push) or push.scale == (scale := self._streams[stream_of(request)].scale):
             return request
         return msgspec.structs.replace(request, message=msgspec.structs.replace(push, scale=scale))
 
     @override
     def promised_by(self, event: Received) -> int:
         """An answer to a part's new process promises the pushes of the one before it."""
-        part = self._parts.get(event.sender)
-        is_new = part is not None and event.incarnation > part.incarnation
-        return part.number if part is not None and is_new and isinstance(event.message, m.Fetch) else 0
+        one = self._streams.get(stream_of(event))
+        is_new = one is not None and event.incarnation > one.incarnation
+        return one.number if one is not None and is_new and isinstance(event.message, m.Fetch) else 0
 
     @override
     def tick(self, *, leased: bool) -> list[ShardEffect]:
@@ -239,8 +239,8 @@ class ApplyOnArrival(Policy):
     @override
     def persist(self, checkpoint: int) -> Persist:
         updates = max(self._updates.values(), default=self._restored.updates)
-        stops = {name: part.stop for name, part in self._parts.items()}
-        units = {span: tuple(self._units[machine]) for machine, span in self._own.ranges.items()}
+        stops = {name: one.stop for name, one in self._streams.items()}
+        units = {span: tuple(self._units[number]) for number, span in self._own.ranges.items()}
         return Persist(
             checkpoint,
             self._own.incarnation,
@@ -273,85 +273,89 @@ class ApplyOnArrival(Policy):
             reason = f"the push has the units {push.units}, of which each range has a unit"
         if reason is not None:
             return [Refuse(sender, reason)]
-        part = self._parts.get(sender)
-        if part is None and push.incarnation == 0:
-            part = self._parts[sender] = _Part(0)
-        if part is None or push.incarnation != part.incarnation:
+        name = stream_of(event)
+        stream = self._streams.get(name)
+        if stream is None and push.incarnation == 0:
+            stream = self._streams[name] = _Stream(0)
+        if stream is None or push.incarnation != stream.incarnation:
             # From a replaced process, which needs no answer; or from a new one whose fetch comes first,
             # because that reports which pushes of the earlier ones were acknowledged.
             return []
-        if push.sequence <= part.sequence:
-            return [self._acknowledge(sender, push, part.staleness if push.sequence == part.sequence else 0)]
+        if push.sequence <= stream.sequence:
+            is_last = push.sequence == stream.sequence
+            return [self._acknowledge(name, push, stream.staleness if is_last else 0)]
         return self._take(event, push)
 
     def _take(self, event: Received, push: m.Push) -> list[ShardEffect]:
         """Handles a push that is new; another policy may let it wait."""
-        return self._apply(event.sender, push, self._parts[event.sender], event.payload)
+        return self._apply(stream_of(event), push, event.payload)
 
-    def _apply(
-        self, sender: str, push: m.Push, part: _Part, payload: object, *, again: bool = False
-    ) -> list[ShardEffect]:
+    def _apply(self, name: str, push: m.Push, payload: object, *, again: bool = False) -> list[ShardEffect]:
         """Applies a new push: the only place where the version moves. `again`: as its record says."""
-        lost = self._account(part, PushRecord(push.incarnation, push.sequence))
+        stream, number = self._streams[name], self._own.number_of(name)
+        lost = self._account(stream, PushRecord(push.incarnation, push.sequence))
         # A gradient of an older incarnation's parameters was computed from values that may be lost: staleness
         # is counted from where its history and this one part.
         own = push.shard_incarnation == self._own.incarnation
         base = push.version if own else min(push.version, self._parted_at)
-        machine = machine_of(sender)
-        applied = self._applied_at[machine]
-        part.staleness = len(applied) - bisect_right(applied, base)
-        overtaken = self._overtaken(part, base)  # also forgets: a backup, which only replays, must not grow
-        part.scale = push.scale if again else push.scale * self._staleness.scale(overtaken)
-        part.sequence, part.stop = push.sequence, max(part.stop, push.stop)
-        part.applied += 1
+        applied = self._applied_at[number]
+        stream.staleness = len(applied) - bisect_right(applied, base)
+        overtaken = self._overtaken(stream, base)  # also forgets: a backup, which only replays, must not grow
+        stream.scale = push.scale if again else push.scale * self._staleness.scale(overtaken)
+        stream.sequence, stream.stop = push.sequence, max(stream.stop, push.stop)
+        stream.applied += 1
         self.version += 1
-        part.number = self.version
-        part.own.append(self.version)
+        stream.number = self.version
+        stream.own.append(self.version)
         applied.append(self.version)
         del applied[:-MOST_STALE]
         for units in push.units:
-            self._units[machine].cover(*units)
-        span, updates = self._own.span(POINT, machine), self._updates[machine]
-        known = sender, push.incarnation, push.sequence
-        apply = ApplyGradient(span, payload, updates, *known, part.scale, step_of(push.stop))
+            self._units[number].cover(*units)
+        span, updates = self._own.span(POINT, number), self._updates[number]
+        known = name, push.incarnation, push.sequence
+        apply = ApplyGradient(span, payload, updates, *known, stream.scale, step_of(push.stop))
         corrects = own and not again and isinstance(self._staleness, Compensated)
-        first = [Compensate(span, payload, sender, base)] if corrects else []
-        self._updates[machine] += 1
-        ack = self._acknowledge(sender, push, part.staleness)
-        return [*first, apply, ack, *([self._report_lost(sender)] if lost else [])]
+        first = [Compensate(span, payload, name, base)] if corrects else []
+        self._updates[number] += 1
+        ack = self._acknowledge(name, push, stream.staleness)
+        return [*first, apply, ack, *([self._report_lost(name)] if lost else [])]
 
-    def _overtaken(self, part: _Part, base: int) -> int:
+    def _overtaken(self, stream: _Stream, base: int) -> int:
         """Returns how many pushes of others a part's gradient lacks."""
-        del part.own[: bisect_right(part.own, base)], part.own[:-MOST_STALE]
-        return max(0, part.staleness - len(part.own))
+        del stream.own[: bisect_right(stream.own, base)], stream.own[:-MOST_STALE]
+        return max(0, stream.staleness - len(stream.own))
 
-    def _account(self, part: _Part, record: PushRecord) -> bool:
+    def _account(self, stream: _Stream, record: PushRecord) -> bool:
         """Counts acknowledged pushes that were not applied here as lost. Returns whether there are any.
 
         An earlier incarnation of the shard acknowledged them, after the checkpoint that this one started
         from. Records of processes before the part's newest one hold nothing new.
         """
-        if record.incarnation < part.incarnation:
+        if record.incarnation < stream.incarnation:
             return False
-        if record.incarnation > part.incarnation:
-            if part.incarnation >= 0 and (part.sequence >= 0 or part.earlier is None):
+        if record.incarnation > stream.incarnation:
+            if stream.incarnation >= 0 and (stream.sequence >= 0 or stream.earlier is None):
                 # One that has pushed nothing may not have learnt of the pushes before it.
-                part.earlier = PushRecord(part.incarnation, part.sequence + 1, part.stop)
-            part.incarnation, part.sequence, part.staleness = record.incarnation, -1, 0
-        part.stop = max(part.stop, record.stop)
-        missed = record.pushes - part.sequence - 1
+                stream.earlier = PushRecord(stream.incarnation, stream.sequence + 1, stream.stop)
+            stream.incarnation, stream.sequence, stream.staleness = record.incarnation, -1, 0
+        stream.stop = max(stream.stop, record.stop)
+        missed = record.pushes - stream.sequence - 1
         if missed <= 0:
             return False
-        part.sequence += missed
-        part.lost += missed
+        stream.sequence += missed
+        stream.lost += missed
         return True
 
     def _report_lost(self, name: str) -> Send:
-        return Send(COORDINATOR, LostPushes(name, self._parts[name].lost))
+        """Reports all pushes of a stream's part that were found missing."""
+        part = host_and_fragment(name)[0]
+        of_part = (one.lost for other, one in self._streams.items() if host_and_fragment(other)[0] == part)
+        return Send(COORDINATOR, LostPushes(part, sum(of_part)))
 
-    def _acknowledge(self, sender: str, push: m.Push, staleness: int) -> Send:
-        ack = m.PushAck(self._own.incarnation, push.incarnation, push.sequence, self.version, staleness)
-        return Send(sender, ack)
+    def _acknowledge(self, name: str, push: m.Push, staleness: int) -> Send:
+        known = self._own.incarnation, push.incarnation, push.sequence
+        ack = m.PushAck(*known, self.version, staleness, push.fragment)
+        return Send(host_and_fragment(name)[0], ack)
 
     def _fetch(self, event: Received, fetch: m.Fetch) -> list[ShardEffect]:
         sender = event.sender
@@ -360,44 +364,45 @@ class ApplyOnArrival(Policy):
             reason = f"incarnation {event.incarnation} reports {fetch.earlier} of earlier ones"
         if reason is not None:
             return [Refuse(sender, reason)]
-        part = self._parts.setdefault(sender, _Part())
-        if event.incarnation < part.incarnation:
+        name = stream_of(event)
+        stream, number = self._streams.setdefault(name, _Stream()), self._own.number_of(name)
+        if event.incarnation < stream.incarnation:
             return []  # a replaced process needs no answer
         own = PushRecord(event.incarnation, fetch.acknowledged)
-        lost = [self._account(part, one) for one in (*fetch.earlier, own)]
-        machine = machine_of(sender)
+        lost = [self._account(stream, one) for one in (*fetch.earlier, own)]
         answer = m.Parameters(
             fetch.request,
             self._own.incarnation,
             self.version,
-            self._updates[machine],
+            self._updates[number],
             event.incarnation,
-            part.held_before(),
-            part.sequence + 1,
-            tuple(self._units_at_start[machine]) if part.sequence < 0 else (),
-            self._pushes_since(machine, fetch.since),
+            stream.held_before(),
+            stream.sequence + 1,
+            tuple(self._units_at_start[number]) if stream.sequence < 0 else (),
+            self._pushes_since(number, fetch.since),
+            fetch.fragment,
         )
-        span = self._own.span(POINT, machine)
-        return [Send(sender, answer, span), *([self._report_lost(sender)] if any(lost) else [])]
+        span = self._own.span(POINT, number)
+        return [Send(sender, answer, span), *([self._report_lost(name)] if any(lost) else [])]
 
-    def _pushes_since(self, machine: int, since: tuple[int, int] | None) -> int | None:
-        """Returns how many pushes to a machine's numbers followed a version; None where all rows are sent."""
-        if since is None or machine not in self._own.rows_bytes:
+    def _pushes_since(self, number: int, since: tuple[int, int] | None) -> int | None:
+        """Returns how many pushes to a range followed a version; None where all rows are sent."""
+        if since is None or number not in self._own.rows_bytes:
             return None
         incarnation, version = since
         if incarnation != self._own.incarnation or version < self._parted_at:
             return None
-        applied = self._applied_at[machine]
+        applied = self._applied_at[number]
         n = len(applied) - bisect_right(applied, version)
         return n if n <= MOST_CHANGES else None
 
     @override
     def validate(self) -> None:
-        applied = sum(part.applied for part in self._parts.values())
+        applied = sum(one.applied for one in self._streams.values())
         assert self.version == self._restored.version + applied, (self.version, applied)
         updates = sum(self._updates.values()) - self._updates_at_start
         assert updates == applied, (self._updates, applied)
-        for name, part in self._parts.items():
-            assert machine_of(name) in self._own.ranges, name
-            assert min(part.sequence + 1, part.incarnation, part.stop, part.lost) >= 0, (name, part)
-            assert part.earlier is None or part.earlier.incarnation < part.incarnation, (name, part)
+        for name, one in self._streams.items():
+            assert self._own.number_of(name) >= 0, name
+            assert min(one.sequence + 1, one.incarnation, one.stop, one.lost) >= 0, (name, one)
+            assert one.earlier is None or one.earlier.incarnation < one.incarnation, (name, one)

@@ -15,6 +15,7 @@ import msgspec
 from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.message_base import UnitRange
 from partita.engine.protocol.messages import Malformed, Message
+from partita.engine.protocol.names import stream_name
 
 HeldUnits: TypeAlias = Mapping[tuple[int, int], tuple[UnitRange, ...]]
 """For ranges of a shard's vector, the units of work whose gradients the numbers hold: ascending ranges."""
@@ -27,6 +28,11 @@ class Received(msgspec.Struct, frozen=True):
     incarnation: int
     message: Message | Malformed
     payload: object = None
+
+
+def stream_of(event: Received) -> str:
+    """Returns the stream that a part's or a shard's message is of."""
+    return stream_name(event.sender, getattr(event.message, "fragment", 0))
 
 
 class Tick(msgspec.Struct, frozen=True):

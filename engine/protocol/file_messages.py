@@ -101,7 +101,7 @@ class FileRefused(MessageStruct, frozen=True, tag=True):
 
 
 class PushRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The first `pushes` pushes of one process of a part to one shard are acknowledged.
+    """The first `pushes` pushes of one process of a part, of one stream to a shard, are acknowledged.
 
     They and those of earlier processes of the part hold the gradients of the steps below `stop`.
     """
@@ -112,7 +112,7 @@ class PushRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavePushes(MessageStruct, frozen=True, tag=True):
-    """A part's record of a shard, which replaces the one before it; see `PushRecord`."""
+    """A part's record of a stream to a shard, which replaces the one before it; see `PushRecord`."""
 
-    shard: str
+    stream: str
     record: PushRecord

@@ -133,11 +133,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class NotePushes:
-    """Effect: replace a part's record of a shard."""
+    """Effect: replace a part's record of a stream."""
 
     part: str
     incarnation: int
-    shard: str
+    stream: str
     record: fm.PushRecord
 
 
@@ -223,10 +223,10 @@ class FileServer:
                 return self._take(event, message)
             case fm.FinishFile():
                 return self._finish(event, message)
-            case fm.SavePushes(shard=shard, record=record):
+            case fm.SavePushes(stream=stream, record=record):
                 if record.incarnation > event.incarnation:
                     return [Refuse(sender, f"a SavePushes of incarnation {record.incarnation}")]
-                return [NotePushes(sender, event.incarnation, shard, record)]
+                return [NotePushes(sender, event.incarnation, stream, record)]
             case _:
                 return []
 

@@ -1,6 +1,7 @@
-"""One link of a part to each shard that holds parameters of its machine: requests, repeats, staged values.
+"""Links of a part to the shards that hold parameters of its machine: requests, repeats, staged values.
 
-A link has at most one fetch and one push under way, so that a slow shard costs staleness and never memory.
+There is one for each shard and fragment that have parameters of the machine in common. A link has at most one
+fetch and one push under way, so that a slow shard costs staleness and never memory.
 Values are staged when they arrive, and installed between two steps. Requests without an answer are sent
 again. A link must not know the numbers, the network, the optimizer or the program of a step.
 """
@@ -15,9 +16,9 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.batch_messages import Contribution, FetchPoint, Point
 from partita.engine.protocol.carrier import Carrier
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, payload_bytes
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, payload_bytes, stream_of
 from partita.engine.protocol.messages import Fetch, Parameters, Push
-from partita.engine.protocol.names import shard_name
+from partita.engine.protocol.names import host_and_fragment
 from partita.engine.protocol.retry import PendingRequest
 
 
@@ -66,16 +67,29 @@ PushT = TypeVar("PushT", Push, Contribution)
 
 @dataclass(slots=True)
 class Link(Generic[FetchT, PushT]):
-    """The exchange with one shard, over `[start, stop)` of the machine's vector."""
+    """The exchange with one shard, over `[start, stop)` of the machine's vector.
 
-    shard: str
+    `stream` names the shard, and the fragment.
+    """
+
+    stream: str
     start: int
     stop: int
     fetch: PendingRequest[FetchT] | None = None
     push: PendingRequest[PushT] | None = None
 
+    @property
+    def shard(self) -> str:
+        """The host at the other end."""
+        return host_and_fragment(self.stream)[0]
+
+    @property
+    def fragment(self) -> int:
+        """The fragment that the range is of."""
+        return host_and_fragment(self.stream)[1]
+
     def span(self, vector: str) -> Span:
-        """The shard's range of a vector."""
+        """The link's range of a vector."""
         return Span(vector, self.start, self.stop)
 
     def request(self, message: FetchT, now: float) -> Send:
@@ -105,27 +119,28 @@ class Link(Generic[FetchT, PushT]):
         return Send(self.shard, push.message, self.span("in_flight"))
 
 
-def _name_of(shard: int | None) -> str | None:
-    return None if shard is None else shard_name(shard)
+def hosts_of(links: Iterable[Link[Any, Any]]) -> tuple[str, ...]:
+    """Returns the shards of links, each once, in their order."""
+    return tuple(dict.fromkeys(link.shard for link in links))
 
 
 LinkT = TypeVar("LinkT", bound=Link)  # type: ignore[type-arg]
 
 
 class Links(Carrier, Generic[LinkT]):
-    """The links of one part by shard: actions on all of them, and the checks of what shards send."""
+    """The links of one part by stream: actions on all of them, and the checks of what shards send."""
 
     carries: ClassVar[tuple[type, ...]] = (a.Pull, a.Install, a.Push, a.Room, a.Drain)
 
     def __init__(self, links: Iterable[LinkT], *, retry_s: float, item_bytes: int) -> None:
-        self._links: Final = {link.shard: link for link in links}
+        self._links: Final = {link.stream: link for link in links}
         self._retry_s: Final = retry_s
         self._item_bytes: Final = item_bytes
 
     @property
     def shards(self) -> tuple[str, ...]:
         """The shards that hold parameters of the machine."""
-        return tuple(self._links)
+        return hosts_of(self._links.values())
 
     # Actions.
 
@@ -142,9 +157,9 @@ class Links(Carrier, Generic[LinkT]):
             case a.Install():
                 return self.install()
             case a.Push():
-                return self.push(now, only=_name_of(action.shard))
+                return self.push(now, only=action.fragment)
             case a.Pull():
-                return self.pull(now, only=_name_of(action.shard), after_push=action.after_push)
+                return self.pull(now, only=action.fragment, after_push=action.after_push)
             case a.Drain():
                 return self.drain(now)
         return ()
@@ -154,16 +169,16 @@ class Links(Carrier, Generic[LinkT]):
         return not isinstance(action, a.Drain) or self.drained
 
     @abstractmethod
-    def pull(self, now: float, *, only: str | None = None, after_push: bool = False) -> Iterator[Any]:
-        """Asks each shard, or only one, for its values, where no request is open."""
+    def pull(self, now: float, *, only: int | None = None, after_push: bool = False) -> Iterator[Any]:
+        """Asks for the values of all fragments, or only of one, where no request is open."""
 
     @abstractmethod
     def install(self) -> Iterator[Any]:
         """Puts the values that have arrived in place."""
 
     @abstractmethod
-    def push(self, now: float, *, only: str | None = None) -> Iterator[Any]:
-        """Pushes to each shard, or only to one, what has accumulated, where no push is under way."""
+    def push(self, now: float, *, only: int | None = None) -> Iterator[Any]:
+        """Pushes what has accumulated in all fragments, or only in one, where no push is under way."""
 
     @abstractmethod
     def has_room(self, ahead: int) -> bool:
@@ -186,7 +201,7 @@ class Links(Carrier, Generic[LinkT]):
             reason = self._rejection_reason(event)
             if reason is not None:
                 return [Refuse(event.sender, reason)]
-            return [*self._received(self._links[event.sender], event, now)]
+            return [*self._received(self._links[stream_of(event)], event, now)]
         return [*(self._replaced(event, now) if isinstance(event, Replaced) else self._retry(now))]
 
     @abstractmethod
@@ -204,7 +219,7 @@ class Links(Carrier, Generic[LinkT]):
     def _rejection_reason(self, event: Received) -> str | None:
         if not isinstance(event.message, self.takes):
             return f"a link does not take a {type(event.message).__name__}"
-        link = self._links.get(event.sender)
+        link = self._links.get(stream_of(event))
         if link is None:
             return "it holds no parameters of this machine"
         if isinstance(event.message, Parameters | Point):

@@ -16,10 +16,9 @@ from typing_extensions import override
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
-from partita.engine.protocol.events import Received, Send
+from partita.engine.protocol.events import Received, Send, stream_of
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.merging import Merging, UnitSizes
-from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.shard_effects import ApplyGradient, ShardEffect, ShardRanges
 
 FIRST_INTERVAL_S: Final = 1.0
@@ -31,12 +30,12 @@ _MOST_MISSED: Final = 2
 
 @dataclass(slots=True)
 class _Range:
-    """The pushes to one machine's range that wait, by part, and what is known of earlier merges."""
+    """The pushes to one range that wait, by stream, and what is known of earlier merges."""
 
     waiting: dict[str, tuple[Received, m.Push]] = field(default_factory=dict)
     since: float = 0.0  # when the first of them came
     quorum_at: float | None = None  # when they became a quorum
-    missed: dict[str, int] = field(default_factory=dict)  # merges since the last one that had a part
+    missed: dict[str, int] = field(default_factory=dict)  # merges since the last one that had a stream
     merged_at: float | None = None
     interval_s: float = FIRST_INTERVAL_S
 
@@ -64,11 +63,13 @@ class MergeOnQuorum(ApplyOnArrival):
         """
         super().__init__(own, restored=restored, acknowledged=acknowledged)
         self._merging, self._sizes = merging, sizes
-        self._merges: Final = {machine: _Range() for machine in own.ranges}
+        self._merges: Final = {number: _Range() for number in own.ranges}
 
     @override
     def receive(self, event: Received) -> list[ShardEffect]:
-        return [*super().receive(event), *self._merge_due()]
+        effects = super().receive(event)
+        has_merged = any(isinstance(one, ApplyGradient) for one in effects)
+        return effects if has_merged else effects + self._merge_due()
 
     @override
     def tick(self, *, leased: bool) -> list[ShardEffect]:
@@ -77,10 +78,11 @@ class MergeOnQuorum(ApplyOnArrival):
     @override
     def _take(self, event: Received, push: m.Push) -> list[ShardEffect]:
         """Lets a new push wait; a repeated one waits already."""
-        own = self._merges[machine_of(event.sender)]
-        if event.sender not in own.waiting:
+        stream = stream_of(event)
+        own = self._merges[self._own.number_of(stream)]
+        if stream not in own.waiting:
             own.since = own.since if own.waiting else self.now
-            own.waiting[event.sender] = event, push
+            own.waiting[stream] = event, push
         return []
 
     @override
@@ -90,21 +92,26 @@ class MergeOnQuorum(ApplyOnArrival):
         The answer says which steps are done again. So the push is merged before, or, without a quorum, left
         out.
         """
-        own = self._merges.get(machine_of(event.sender))
+        own = self._merges.get(self._own.number_of(stream_of(event)))
         settled = [] if own is None else self._settle(own, event)
         return [*settled, *super()._fetch(event, fetch)]
 
     def _settle(self, own: _Range, event: Received) -> list[ShardEffect]:
-        own.missed.setdefault(event.sender, 0)
-        if event.sender not in own.waiting or event.incarnation <= own.waiting[event.sender][0].incarnation:
+        stream = stream_of(event)
+        own.missed.setdefault(stream, 0)
+        if stream not in own.waiting or event.incarnation <= own.waiting[stream][0].incarnation:
             return []
         if self._has_quorum(own):
             return self._merge(own)
-        del own.waiting[event.sender]
+        del own.waiting[stream]
         return []
 
     def _merge_due(self) -> list[ShardEffect]:
-        return [effect for own in self._merges.values() if self._is_due(own) for effect in self._merge(own)]
+        """Merges the range that has waited longest, of those that are due; the others follow with the next
+        events. Many updates in a row might take longer than the lease under which they begin.
+        """
+        due = [own for own in self._merges.values() if self._is_due(own)]
+        return self._merge(min(due, key=lambda own: own.since)) if due else []
 
     def _is_due(self, own: _Range) -> bool:
         if not own.waiting:
@@ -113,7 +120,7 @@ class MergeOnQuorum(ApplyOnArrival):
             return self.now - own.since >= max(self._merging.patience_s, 2 * own.interval_s)
         if own.quorum_at is None:
             own.quorum_at = self.now
-        is_complete = all(part in own.waiting for part in self._waited_for(own))
+        is_complete = all(stream in own.waiting for stream in self._waited_for(own))
         return is_complete or self.now - own.quorum_at >= self._merging.grace * own.interval_s
 
     def _has_quorum(self, own: _Range) -> bool:
@@ -122,11 +129,11 @@ class MergeOnQuorum(ApplyOnArrival):
 
     @staticmethod
     def _waited_for(own: _Range) -> set[str]:
-        return {part for part, missed in own.missed.items() if missed < _MOST_MISSED}
+        return {stream for stream, missed in own.missed.items() if missed < _MOST_MISSED}
 
     def _merge(self, own: _Range) -> list[ShardEffect]:
         """Applies what waits, in the order of the parts: the same pushes give the same bits."""
-        merged = [own.waiting[part] for part in sorted(own.waiting)]
+        merged = [own.waiting[stream] for stream in sorted(own.waiting)]
         sizes = [max(1, self._sizes.of(push.units)) for _, push in merged]
         updates, answers = list[ShardEffect](), list[ShardEffect]()
         for number, ((event, push), size) in enumerate(zip(merged, sizes, strict=True), 1):
@@ -136,11 +143,11 @@ class MergeOnQuorum(ApplyOnArrival):
                     updates.append(one)
                 else:
                     answers.append(effect)
-        for part in own.missed:
-            own.missed[part] = 0 if part in own.waiting else own.missed[part] + 1
-        for part, (_, push) in own.waiting.items():
+        for stream in own.missed:
+            own.missed[stream] = 0 if stream in own.waiting else own.missed[stream] + 1
+        for stream, (_, push) in own.waiting.items():
             if push.is_last:
-                own.missed[part] = _MOST_MISSED
+                own.missed[stream] = _MOST_MISSED
         if own.merged_at is not None:
             own.interval_s += (self.now - own.merged_at - own.interval_s) / 2
         own.merged_at, own.quorum_at = self.now, None
@@ -156,6 +163,6 @@ class MergeOnQuorum(ApplyOnArrival):
     @override
     def validate(self) -> None:
         super().validate()
-        for machine, own in self._merges.items():
-            assert all(machine_of(part) == machine for part in own.waiting), (machine, own)
+        for number, own in self._merges.items():
+            assert all(self._own.number_of(stream) == number for stream in own.waiting), (number, own)
             assert own.quorum_at is None or own.waiting, own

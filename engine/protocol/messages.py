@@ -107,7 +107,7 @@ class Credit(MessageStruct, frozen=True, tag=True):
 
 
 class Fetch(MessageStruct, frozen=True, tag=True):
-    """Asks a shard for the parameters it holds for the machine of the sender.
+    """Asks a shard for the parameters that it holds for the machine of the sender, of one fragment.
 
     `acknowledged` counts the sender's pushes that the shard has acknowledged, and `earlier` those of the
     processes before it: a shard restarted from a checkpoint finds its missing pushes by these counts. `since`
@@ -119,10 +119,11 @@ class Fetch(MessageStruct, frozen=True, tag=True):
     acknowledged: Count = 0
     earlier: tuple[PushRecord, ...] = ()
     since: tuple[Count, Count] | None = None
+    fragment: Count = 0
 
 
 class Parameters(MessageStruct, frozen=True, tag=True):
-    """Answers `Fetch` of this incarnation. The payload is the shard's slice of the machine's vector.
+    """Answers `Fetch` of this incarnation. The payload has the machine's numbers of this fragment there.
 
     `updates` counts the updates of its numbers, from all replicas and since the first run. `earlier`
     acknowledges the pushes of the part's previous process that the values include. `pushes` counts those of
@@ -140,10 +141,12 @@ class Parameters(MessageStruct, frozen=True, tag=True):
     pushes: Count = 0
     units: tuple[UnitRange, ...] = ()
     pushes_since: Count | None = None
+    fragment: Count = 0
 
 
 class Push(MessageStruct, frozen=True, tag=True):
-    """An accumulated gradient (the payload), computed from the parameters of this incarnation and version.
+    """An accumulated gradient of one fragment (the payload), computed from the parameters of this incarnation
+    and version.
 
     With the pushes before it, it holds the gradients of all steps below `stop`; it has those of `units`
     itself. `scale` is the factor of the learning rate; `is_last`: as far as the part knows, none follows.
@@ -157,6 +160,7 @@ class Push(MessageStruct, frozen=True, tag=True):
     units: tuple[UnitRange, ...] = ()
     scale: float = 1.0
     is_last: bool = False
+    fragment: Count = 0
 
 
 class PushAck(MessageStruct, frozen=True, tag=True):
@@ -167,6 +171,7 @@ class PushAck(MessageStruct, frozen=True, tag=True):
     sequence: Count
     version: Count
     staleness: Count
+    fragment: Count = 0
 
 
 class RecordCopy(MessageStruct, frozen=True, tag=True):

@@ -15,6 +15,7 @@ FILES: Final = "files"
 _PART: Final = re.compile(r"part (\d+)\.(\d+)", flags=re.ASCII)
 _SHARD: Final = re.compile(r"shard (\d+)", flags=re.ASCII)
 _BACKUP: Final = re.compile(r"backup (\d+)", flags=re.ASCII)
+_STREAM: Final = re.compile(r"(.+) fragment (\d+)", flags=re.ASCII)
 
 
 def part_name(replica: int, machine: int) -> str:
@@ -65,6 +66,21 @@ def other_copy(name: str) -> str:
     if shard is not None:
         return backup_name(shard)
     return "" if backup is None else shard_name(backup)
+
+
+def stream_name(host: str, fragment: int) -> str:
+    """Returns the name of a stream: the pushes and values of one fragment that a part and a shard exchange.
+
+    Each of them names it by the other one; that of the first fragment has just that name.
+    """
+    return f"{host} fragment {fragment}" if fragment else host
+
+
+@lru_cache(maxsize=4096)
+def host_and_fragment(stream: str) -> tuple[str, int]:
+    """Returns the host and the fragment of a stream."""
+    match = _STREAM.fullmatch(stream)
+    return (match[1], int(match[2])) if match else (stream, 0)
 
 
 @dataclass(frozen=True, slots=True)

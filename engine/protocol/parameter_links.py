@@ -22,7 +22,7 @@ from typing_extensions import override
 from partita.engine.protocol.batch_messages import Point
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span
 from partita.engine.protocol.file_messages import PushRecord
-from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers
+from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers, hosts_of
 from partita.engine.protocol.message_form import step_of
 from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck
 from partita.engine.protocol.ranges import Ranges
@@ -38,9 +38,9 @@ class ClearGradient:
 
 @dataclass(frozen=True, slots=True)
 class SavePushRecord:
-    """Effect: keep the number of acknowledged pushes where it outlives the process."""
+    """Effect: keep the number of a stream's acknowledged pushes where it outlives the process."""
 
-    shard: str
+    stream: str
     record: PushRecord
 
 
@@ -65,7 +65,7 @@ class Values:
 
 @dataclass(slots=True)
 class ParameterLink(Link[Fetch, Push]):
-    """The exchange with one shard, which has the gradients of the steps below `held`.
+    """The exchange of one stream, whose shard has the gradients of the steps below `held`.
 
     It began with those of the units `has`; `units` have accumulated since the last push.
     """
@@ -100,7 +100,7 @@ class ParameterLink(Link[Fetch, Push]):
     @property
     def pushed(self) -> Push:
         """The push under way."""
-        assert self.push is not None, self.shard
+        assert self.push is not None, self.stream
         return self.push.message
 
     @property
@@ -124,7 +124,7 @@ class ParameterLinks(Links[ParameterLink]):
         self,
         *,
         incarnation: int,
-        shards: tuple[tuple[str, int, int], ...],
+        streams: tuple[tuple[str, int, int], ...],
         earlier: Mapping[str, Sequence[PushRecord]] | None = None,
         alone: bool = False,
         stateful: bool = True,
@@ -137,8 +137,8 @@ class ParameterLinks(Links[ParameterLink]):
 
         Args:
             incarnation: of the part's process; answers to an older one are ignored.
-            shards: (name, start, stop) of each shard's range in the machine's vector; may be empty.
-            earlier: for each shard, the records that the part's earlier processes saved.
+            streams: (name, start, stop) of each one's range in the machine's vector; may be empty.
+            earlier: for each stream, the records that the part's earlier processes saved.
             alone: no other replica pushes to the shards. Then no push merges gradients that belong to two,
                 and nothing is fetched that the part has already.
             stateful: the optimizer has a state, which is not fetched.
@@ -150,7 +150,7 @@ class ParameterLinks(Links[ParameterLink]):
                 gradients: no learning rate has a factor for it.
         """
         known = earlier or {}
-        links = [ParameterLink(*shard, earlier=tuple(known.get(shard[0], ()))) for shard in shards]
+        links = [ParameterLink(*stream, earlier=tuple(known.get(stream[0], ()))) for stream in streams]
         super().__init__(links, retry_s=retry_s, item_bytes=item_bytes)
         for link in links:
             link.held = max((record.stop for record in link.earlier), default=0)
@@ -202,16 +202,16 @@ class ParameterLinks(Links[ParameterLink]):
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The shards with an open request, for reports and error messages."""
-        return tuple(name for name, link in self._links.items() if link.fetch or link.push)
+        return hosts_of(link for link in self._links.values() if link.fetch or link.push)
 
     def take_rows(self, rows_bytes: Mapping[str, tuple[int, int]]) -> None:
-        """Asks these shards, which hold sparse tables, for the rows alone that have changed.
+        """Asks for the rows alone that have changed of sparse tables.
 
         Args:
-            rows_bytes: for each shard, the least and the most bytes of such an answer.
+            rows_bytes: for each stream with such tables, the least and the most bytes of such an answer.
         """
-        for shard, both in rows_bytes.items():
-            self._links[shard].rows_bytes = both
+        for stream, both in rows_bytes.items():
+            self._links[stream].rows_bytes = both
 
     @override
     def _expected_bytes(self, link: ParameterLink, message: Parameters | Point) -> tuple[int, int]:
@@ -221,9 +221,9 @@ class ParameterLinks(Links[ParameterLink]):
 
     # Actions.
 
-    def pull(self, now: float, *, only: str | None = None, after_push: bool = False) -> Iterator[LinkEffect]:
-        """Asks each shard, or only one, for its values, where no request is open and the part does not have
-        them; with `after_push`, as soon as a push under way is acknowledged.
+    def pull(self, now: float, *, only: int | None = None, after_push: bool = False) -> Iterator[LinkEffect]:
+        """Asks for the values of all fragments, or only of one, where no request is open and the part does
+        not have them; with `after_push`, as soon as a push under way is acknowledged.
 
         Before the first step one request is enough, where the part does not move towards these values.
         """
@@ -234,8 +234,8 @@ class ParameterLinks(Links[ParameterLink]):
             elif link.fetch is None and not is_first and not (self._alone and link.mirrors):
                 yield self._fetch(link, now)
 
-    def _chosen(self, only: str | None) -> Iterator[ParameterLink]:
-        return (link for name, link in self._links.items() if only in (None, name))
+    def _chosen(self, only: int | None) -> Iterator[ParameterLink]:
+        return (link for link in self._links.values() if only in (None, link.fragment))
 
     def install(self) -> Iterator[LinkEffect]:
         """Puts the values that have arrived in place, with the part's own gradients over them."""
@@ -251,7 +251,7 @@ class ParameterLinks(Links[ParameterLink]):
 
     def not_renewed(self, evaluation: int) -> tuple[str, ...]:
         """Returns the shards whose values, which `renew` has asked for, are not here yet."""
-        return tuple(name for name, link in self._links.items() if link.fetch or link.renews)
+        return hosts_of(link for link in self._links.values() if link.fetch or link.renews)
 
     def take(self) -> Iterator[LinkEffect]:
         """Puts them in place."""
@@ -294,8 +294,8 @@ class ParameterLinks(Links[ParameterLink]):
             link.units.cover(unit, unit + 1)
             link.ahead += link.push is not None
 
-    def push(self, now: float, *, only: str | None = None) -> Iterator[LinkEffect]:
-        """Pushes to each shard, or only to one, what has accumulated, where no push is under way."""
+    def push(self, now: float, *, only: int | None = None) -> Iterator[LinkEffect]:
+        """Pushes what has accumulated in all fragments, or only in one, where no push is under way."""
         for link in self._chosen(only):
             if link.accumulated_from is None:
                 continue
@@ -337,7 +337,8 @@ class ParameterLinks(Links[ParameterLink]):
         link.requests += 1
         has_base = link.rows_bytes is not None and link.installed is not None and not self._alone
         since = link.installed.version if has_base and link.installed is not None else None
-        return link.request(Fetch(link.requests - 1, link.acknowledged, link.earlier, since), now)
+        fetch = Fetch(link.requests - 1, link.acknowledged, link.earlier, since, link.fragment)
+        return link.request(fetch, now)
 
     def _install(self, link: ParameterLink) -> Iterator[LinkEffect]:
         if link.staged is None:
@@ -364,6 +365,7 @@ class ParameterLinks(Links[ParameterLink]):
             units,
             link.scale,
             self._draining,
+            link.fragment,
         )
         link.sequences += 1
         link.pushed_scale = link.scale
@@ -420,7 +422,7 @@ class ParameterLinks(Links[ParameterLink]):
         if earlier.pushes > before.pushes:
             known[earlier.incarnation] = earlier
             link.earlier = tuple(known[incarnation] for incarnation in sorted(known))
-            yield SavePushRecord(link.shard, earlier)
+            yield SavePushRecord(link.stream, earlier)
 
     def _acknowledged(self, link: ParameterLink, message: PushAck, now: float) -> Iterator[LinkEffect]:
         if message.shard_incarnation < link.incarnation or message.incarnation != self.incarnation:
@@ -431,7 +433,7 @@ class ParameterLinks(Links[ParameterLink]):
         stop, own = link.pushed.stop, message.sequence - link.pushed_from.pushes
         link.incarnation = message.shard_incarnation
         link.push, link.settled = None, stop
-        yield SavePushRecord(link.shard, PushRecord(self.incarnation, link.acknowledged, stop))
+        yield SavePushRecord(link.stream, PushRecord(self.incarnation, link.acknowledged, stop))
         self.pushes += 1
         staleness = max(0, message.staleness - own)
         self.staleness += staleness
@@ -448,13 +450,12 @@ class ParameterLinks(Links[ParameterLink]):
         A drained part fetches, too: the new process learns thereby which pushes it lacks, and the part
         is drained again when the answer is here.
         """
-        link = self._links.get(event.name)
-        if link is None or event.incarnation <= link.incarnation:
-            return
-        link.incarnation = event.incarnation
-        link.staged = None
-        yield self._fetch(link, now)
-        yield from link.push_again(now)
+        for link in self._links.values():
+            if link.shard == event.name and event.incarnation > link.incarnation:
+                link.incarnation = event.incarnation
+                link.staged = None
+                yield self._fetch(link, now)
+                yield from link.push_again(now)
 
     def validate(self) -> None:
         """Checks invariants I1 and I3 as far as one part can see them. Raises AssertionError."""

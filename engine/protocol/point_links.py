@@ -45,16 +45,16 @@ class PointLinks(Links[PointLink]):
     takes: ClassVar[tuple[type, ...]] = (Point, ContributionAck)
 
     def __init__(
-        self, *, shards: tuple[tuple[str, int, int], ...], retry_s: float = 1.0, item_bytes: int = 4
+        self, *, streams: tuple[tuple[str, int, int], ...], retry_s: float = 1.0, item_bytes: int = 4
     ) -> None:
         """Creates links without a point.
 
         Args:
-            shards: (name, start, stop) of each shard's range in the machine's vector; may be empty.
+            streams: (name, start, stop) of each one's range in the machine's vector; may be empty.
             retry_s: seconds without an answer after which a request is sent again.
             item_bytes: bytes of one number of a payload.
         """
-        super().__init__((PointLink(*shard) for shard in shards), retry_s=retry_s, item_bytes=item_bytes)
+        super().__init__((PointLink(*stream) for stream in streams), retry_s=retry_s, item_bytes=item_bytes)
         self._size: Final = max((link.stop for link in self._links.values()), default=0)
         self.newest = self.wanted = 0
         self._reached = False  # the part knows all shards, and has asked for the first point
@@ -88,7 +88,7 @@ class PointLinks(Links[PointLink]):
 
     # Actions.
 
-    def pull(self, now: float, *, only: str | None = None, after_push: bool = False) -> Iterator[LinkEffect]:
+    def pull(self, now: float, *, only: int | None = None, after_push: bool = False) -> Iterator[LinkEffect]:
         """Asks each shard for its next point, where no request is open."""
         self._check_all(only)
         self._reached = True
@@ -139,7 +139,7 @@ class PointLinks(Links[PointLink]):
         if self._links and not self.is_over(evaluation):
             self._accumulated = Contribution(evaluation, unit)
 
-    def push(self, now: float, *, only: str | None = None) -> Iterator[LinkEffect]:
+    def push(self, now: float, *, only: int | None = None) -> Iterator[LinkEffect]:
         """Sends the accumulated gradient; behind one in flight it follows when that is acknowledged."""
         self._check_all(only)
         if self._in_flight is not None or self._accumulated is None:
@@ -150,11 +150,11 @@ class PointLinks(Links[PointLink]):
             yield link.transmit(self._in_flight, now)
 
     @staticmethod
-    def _check_all(only: str | None) -> None:
+    def _check_all(only: int | None) -> None:
         if only is not None:
             raise ValueError(
-                f"a program that evaluates exchanges with {only} alone, and an evaluation needs all shards; "
-                "leave shard= out"
+                f"a program that evaluates exchanges fragment {only} alone, and an evaluation needs all "
+                "parameters; leave fragment= out"
             )
 
     def drain(self, now: float) -> Iterator[LinkEffect]:

@@ -44,6 +44,7 @@ from partita.engine.protocol.events import (
     Refuse,
     Send,
     Tick,
+    stream_of,
 )
 from partita.engine.protocol.host import PeersChanged, RoleMachine
 from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
@@ -104,7 +105,7 @@ class Shard(RoleMachine):
         self.heartbeat_s = heartbeats.heartbeat_s
         self._lease_s: Final = heartbeats.lease_s
         self._leased_until = float("-inf")
-        self._early: Final[dict[tuple[str, type], Received]] = {}  # the last of each sender and kind
+        self._early: Final[dict[tuple[str, type], Received]] = {}  # the last of each stream and kind
         self._writing: Final[deque[Saved]] = deque()  # reports of files under way, without names and hashes
         self._wanted: int | None = None  # the newest checkpoint asked for while a file is written
         self._saved: Saved | None = None
@@ -165,7 +166,7 @@ class Shard(RoleMachine):
             if self.holds_lease(now):
                 return policy.receive(event) if self._held is None else self._handle(event, self._held)
             if not self.fenced:
-                self._early[event.sender, type(message)] = event
+                self._early[stream_of(event), type(message)] = event
             return []
         if event.sender == COORDINATOR and isinstance(message, m.Heartbeat):
             return self._heartbeat(message, now)
@@ -181,7 +182,7 @@ class Shard(RoleMachine):
         """Handles a request of which a record may have to be kept."""
         before, promised = self.policy.version, self.policy.promised_by(event)
         if promised > held.kept:
-            held.delay(ReceiveAgain(event), (event.sender, type(event.message)), promised)
+            held.delay(ReceiveAgain(event), (stream_of(event), type(event.message)), promised)
             return []
         effects = self._hold(self.policy.receive(event))
         if self.policy.makes_records or self.policy.version == before:

@@ -34,11 +34,12 @@ from partita.engine.protocol.events import (
     Span,
     Tick,
     payload_bytes,
+    stream_of,
 )
 from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.message_form import MessageForm, step_of
 from partita.engine.protocol.messages import Message, Push
-from partita.engine.protocol.names import machine_of
+from partita.engine.protocol.names import host_and_fragment, machine_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class ReceiveAgain:
 class ApplyGradient:
     """Effect: update the numbers of the span with the gradient in the payload, by the shard's optimizer.
 
-    `updates` counts the earlier updates of these numbers; (`part`, `incarnation`, `sequence`) is the push.
+    `updates` counts the earlier updates of these numbers; (`stream`, `incarnation`, `sequence`) is the push.
     `scale` is the factor of the learning rate, `step` the one as which the push is compressed.
 
     A push of a merge has a `weight`; with `more`, others of the merge follow at once. The update is by the
@@ -72,7 +73,7 @@ class ApplyGradient:
     span: Span
     payload: object
     updates: int
-    part: str
+    stream: str
     incarnation: int
     sequence: int
     scale: float = 1.0
@@ -95,13 +96,13 @@ class Compensate:
     Args:
         span: the numbers.
         payload: of the push, whose bytes are replaced.
-        part: whose push it is.
+        stream: that the push is of.
         base: version from which the gradient was computed, and which this process has sent the part.
     """
 
     span: Span
     payload: object
-    part: str
+    stream: str
     base: int
 
 
@@ -246,16 +247,20 @@ ShardEffect: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class ShardRanges:
-    """A process of a shard, and the numbers it holds of each machine.
+    """A process of a shard, and the numbers that it holds: ranges, each of a machine and a fragment.
+
+    The number of a range is that of its machine, plus that of its fragment times the machines of the network:
+    in a network whose parameters are exchanged in one piece, it is the machine.
 
     Args:
         name: "shard K".
         incarnation: of the process.
-        ranges: for each machine, its `(start, stop)` in the shard's own flat vectors.
+        ranges: for each number, the range's `(start, stop)` in the shard's own flat vectors.
         item_bytes: bytes of one number of a payload.
-        rows_bytes: for the machines that have sparse tables here, of which gradients are a few rows, the
-            least and the most bytes of a payload, less those of a message.
-        messages: for the machines whose pushes are compressed, the form of their messages.
+        rows_bytes: for the ranges with sparse tables, of which gradients are a few rows, the least and the
+            most bytes of a payload, less those of a message.
+        messages: for the ranges whose pushes are compressed, the form of their messages.
+        machines: of the network.
     """
 
     name: str
@@ -264,30 +269,40 @@ class ShardRanges:
     item_bytes: int = 4
     rows_bytes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     messages: Mapping[int, MessageForm] = field(default_factory=dict)
+    machines: int = 1
 
-    def span(self, vector: str, machine: int) -> Span:
-        """Returns a machine's range of a vector."""
-        return Span(vector, *self.ranges[machine])
+    def span(self, vector: str, number: int) -> Span:
+        """Returns a range of a vector."""
+        return Span(vector, *self.ranges[number])
+
+    def number_of(self, stream: str) -> int:
+        """Returns the number of the range that a stream is of; -1 where the shard has none."""
+        part, fragment = host_and_fragment(stream)
+        machine = machine_of(part)
+        is_of_network = machine >= 0 and (not fragment or machine < self.machines)
+        number = fragment * self.machines + machine
+        return number if is_of_network and number in self.ranges else -1
 
     def rejection_reason(self, event: Received, gradient: str = "") -> str | None:
         """Returns why a part's message is malformed. `gradient` names an expected payload."""
-        machine = machine_of(event.sender)
-        if machine not in self.ranges:
-            return f"{self.name} holds no parameters of {event.sender!r}"
-        (least, most), found = self._bytes_of_push(machine, event.message), payload_bytes(event.payload)
+        stream = stream_of(event)
+        number = self.number_of(stream)
+        if number < 0:
+            return f"{self.name} holds no parameters of {stream!r}"
+        (least, most), found = self._bytes_of_push(number, event.message), payload_bytes(event.payload)
         if gradient and not least <= found <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
-            return f"{gradient} of {event.sender!r} to {self.name} has {wanted} bytes, not {found}"
+            return f"{gradient} of {stream!r} to {self.name} has {wanted} bytes, not {found}"
         return None
 
-    def _bytes_of_push(self, machine: int, message: object) -> tuple[int, int]:
+    def _bytes_of_push(self, number: int, message: object) -> tuple[int, int]:
         """The least and the most bytes of a payload."""
-        start, stop = self.ranges[machine]
-        form = self.messages.get(machine)
+        start, stop = self.ranges[number]
+        form = self.messages.get(number)
         whole = (stop - start) * self.item_bytes
         if form is None:
-            return self.rows_bytes.get(machine, (whole, whole))
-        least, most = self.rows_bytes.get(machine, (0, 0))
+            return self.rows_bytes.get(number, (whole, whole))
+        least, most = self.rows_bytes.get(number, (0, 0))
         n_bytes = form.n_bytes(step_of(message.stop)) if isinstance(message, Push) else whole
         return least + n_bytes, most + n_bytes
 

@@ -45,7 +45,7 @@ class AssignedHands(Hands):
     def build(self, task: PartTask, host: HostContext) -> tuple[RoleMachine, PartBody]:
         plan = task.plan
         vectors = Vectors(plan, task.machine, gradient=False)
-        links = PointLinks(shards=task.shard_spans, item_bytes=vectors.parameters.itemsize)
+        links = PointLinks(streams=task.streams, item_bytes=vectors.parameters.itemsize)
         work = AssignedWork(links, alone=not task.other_parts)
         needed = (*task.other_parts, *links.shards)
         machine = Part(task.program, work, needed=needed, watched=links.shards)

@@ -29,8 +29,10 @@ from partita.partitioner.plan import Plan
 Array: TypeAlias = npt.NDArray[Any]
 
 
-def layout_of(plan: Plan, *, shards: int) -> Layout:
-    """The places of all parameters: on the machines in the order of the layers, and on the shards."""
+def layout_of(plan: Plan, *, shards: int, fragments: int = 1) -> Layout:
+    """The places of all parameters: on the machines in the order of the layers, and on the shards; and the
+    fragments in which they are exchanged.
+    """
     machines = tuple(
         tuple(
             Slot(held.parameter.name, *held.runs)
@@ -41,7 +43,7 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
     )
     shapes = {name: p.shape for name, p in plan.graph.parameters.items()}
     graph = plan.graph
-    return Layout(machines, shapes, shards, graph.frozen, graph.averaged, graph.sparse)
+    return Layout(machines, shapes, shards, graph.frozen, graph.averaged, graph.sparse, fragments)
 
 
 class Vectors:

@@ -67,9 +67,9 @@ class DelayCompensation:
         self._copies: Final[dict[str, deque[tuple[int, Vector]]]] = {}  # by version, ascending
         self._squares: Final[dict[int, _MeanSquare]] = {}  # by range
 
-    def fetched(self, part: str, version: int, span: Span) -> None:
-        """Keeps what is sent to a part."""
-        copies = self._copies.setdefault(part, deque(maxlen=MOST_COPIES))
+    def fetched(self, stream: str, version: int, span: Span) -> None:
+        """Keeps what is sent to a part, of a stream."""
+        copies = self._copies.setdefault(stream, deque(maxlen=MOST_COPIES))
         if not copies or copies[-1][0] < version:
             copies.append((version, self._store.read(span).copy()))
 
@@ -77,7 +77,7 @@ class DelayCompensation:
         """Replaces a push's numbers, where the parameters are known from which they were computed."""
         payload, span = effect.payload, effect.span
         assert isinstance(payload, Payload)
-        copies = self._copies.get(effect.part, deque())
+        copies = self._copies.get(effect.stream, deque())
         while copies and copies[0][0] < effect.base:
             copies.popleft()
         if not copies or copies[0][0] != effect.base:
@@ -103,7 +103,7 @@ class DelayCompensation:
 
     def before(self, effect: ApplyGradient) -> Vector | None:
         """Returns a copy of the values that a push is about to change, where `after` needs them."""
-        if not self._copies.get(effect.part):
+        if not self._copies.get(effect.stream):
             return None
         return self._store.read(Span(POINT, effect.span.start, effect.span.stop)).copy()
 
@@ -111,5 +111,5 @@ class DelayCompensation:
         """Changes the copies of a part by its own push."""
         if before is not None:
             change = self._store.read(effect.span) - before
-            for _, values in self._copies[effect.part]:
+            for _, values in self._copies[effect.stream]:
                 values += change

@@ -47,7 +47,7 @@ class LeasedHands(Hands):
         folder: for checkpoints.
         checkpoint: the one that the shards started from, whose state of the optimizer the part's own steps
             begin with; None: there is none yet.
-        earlier: for each shard, the records of the part's earlier processes, ascending.
+        earlier: for each stream, the records of the part's earlier processes, ascending.
         changes: what is pushed are changes of parameters, by an optimizer whose state is the part's own.
         minibatches: of a step, see `Driver.minibatches`.
         merges: a push changes the parameters otherwise than its steps do, one after another.
@@ -95,7 +95,8 @@ class LeasedHands(Hands):
             feed.choose(step.unit, lambda count: work.leases.following(step.step, count))
 
         incarnation = host.incarnation
-        log = host.files.push_log(self.acknowledged, host.name, incarnation, shards=task.shards)
+        cut = {"shards": task.shards, "fragments": task.fragments}
+        log = host.files.push_log(self.acknowledged, host.name, incarnation, **cut)
         body = step_body(
             host,
             computations,
@@ -160,7 +161,7 @@ class LeasedHands(Hands):
     ) -> ParameterLinks:
         links = ParameterLinks(
             incarnation=incarnation,
-            shards=task.shard_spans,
+            streams=task.streams,
             earlier=self.earlier,
             alone=task.replicas == 1 and not self.changes,
             stateful=bool(self.optimizer.state_names),

@@ -60,9 +60,9 @@ class LinkArrays(Arrays):
             case ClearGradient(span=span):
                 assert isinstance(self._updates, GradientAccumulation | PushedChanges), effect
                 self._updates.clear(slice(span.start, span.stop))
-            case SavePushRecord(shard=shard, record=record):
+            case SavePushRecord(stream=stream, record=record):
                 assert self._log is not None, effect
-                self._log.note(shard, record)
+                self._log.note(stream, record)
             case _:
                 raise AssertionError(effect)
 

@@ -19,7 +19,7 @@ from partita.engine.parameters.row_payload import n_bytes
 from partita.engine.parameters.slots import clipped
 from partita.engine.protocol.actions import Program
 from partita.engine.protocol.host import RoleMachine
-from partita.engine.protocol.names import part_name, shard_name
+from partita.engine.protocol.names import part_name, shard_name, stream_name
 from partita.engine.runtime.buffers import Vectors, layout_of
 from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.metric import Metric
@@ -54,6 +54,7 @@ class PartTask:
         examples: the number of examples in them.
         seed: of the order of the examples.
         shards: the number of shards that hold the parameters; 0: the parts keep them.
+        fragments: in which the parameters are exchanged with these.
         instruction_timeout_s: seconds that one computation may take.
         program: the `replica` of the driver.
         hands: carry out the actions of the program.
@@ -74,6 +75,7 @@ class PartTask:
     hands: Hands
     metrics: tuple[Metric, ...] = ()
     validation: ValidationData | None = None
+    fragments: int = 1
 
     def role(self, host: HostContext) -> tuple[RoleMachine, PartBody]:
         """See the protocol `HostTask`."""
@@ -110,22 +112,24 @@ class PartTask:
     @cached_property
     def layout(self) -> Layout:
         """The places of all parameters on machines and shards; without shards, as on one."""
-        return layout_of(self.plan, shards=max(self.shards, 1))
+        return layout_of(self.plan, shards=max(self.shards, 1), fragments=self.fragments)
 
     @property
-    def shard_spans(self) -> tuple[tuple[str, int, int], ...]:
-        """(shard, start, stop): the ranges of the machine's vector that shards hold."""
-        overlaps = self.layout.shards_of(self.machine)
-        return tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps)
+    def streams(self) -> tuple[tuple[str, int, int], ...]:
+        """(stream, start, stop): the ranges of the machine's vector that are exchanged with shards."""
+        return tuple(
+            (stream_name(shard_name(one.shard), one.fragment), one.machine_start, one.machine_stop)
+            for one in self.layout.shards_of(self.machine)
+        )
 
     @property
     def rows_bytes(self) -> dict[str, tuple[int, int]]:
-        """The least and the most bytes of a payload with rows alone, for shards that hold sparse tables."""
+        """The least and the most bytes of a payload with rows alone, for streams with sparse tables."""
         tables, item = self.layout.tables_of(self.machine), master(self.plan.precision).itemsize
         found = {}
-        for shard, start, stop in self.shard_spans:
+        for stream, start, stop in self.streams:
             if some := clipped(tables, start, stop):
-                found[shard] = n_bytes(start, stop, some, item)
+                found[stream] = n_bytes(start, stop, some, item)
         return found
 
     @property

@@ -27,6 +27,7 @@ from partita.engine.protocol.durability.fill import ALL_VECTORS, WriteChunk
 from partita.engine.protocol.durability.settings import Replicated
 from partita.engine.protocol.events import Persist, Send, Span
 from partita.engine.protocol.messages import Parameters
+from partita.engine.protocol.names import stream_name
 from partita.engine.protocol.shard_effects import (
     AddGradient,
     ApplyGradient,
@@ -124,7 +125,8 @@ class ShardBody(Body):
         if isinstance(send.message, Parameters) and send.message.pushes_since is not None:
             return self._changed_rows(span, send.message.updates - send.message.pushes_since)
         if self._compensation is not None and isinstance(send.message, Parameters):
-            self._compensation.fetched(send.to, send.message.version, span)
+            stream = stream_name(send.to, send.message.fragment)
+            self._compensation.fetched(stream, send.message.version, span)
         found = self._store.read(span)
         if found.nbytes < WORTH_SHARING:
             return found
@@ -316,7 +318,7 @@ class ShardBody(Body):
         try:
             yield from self._reader.pieces(payload, start, stop, step=effect.step)
         except ValueError as error:
-            raise SpoiltPush(f"a push of {effect.part} cannot be read: {error}") from error
+            raise SpoiltPush(f"a push of {effect.stream} cannot be read: {error}") from error
 
     def apply_piece(self, piece: Piece, updates: int, scale: float) -> None:
         """Updates numbers, or rows of a table, by a piece of a gradient. Raises SpoiltPush."""

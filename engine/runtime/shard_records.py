@@ -10,11 +10,16 @@ from partita.engine.parameters.log import sync_segments
 from partita.engine.parameters.vectors import VectorStore
 from partita.engine.protocol.durability import BeginSegment, Keep, LogNote, RemoveRecords
 from partita.engine.protocol.durability.settings import Log
-from partita.engine.protocol.events import Received
+from partita.engine.protocol.events import Received, stream_of
 from partita.engine.protocol.message_form import step_of
 from partita.engine.protocol.messages import Push
-from partita.engine.protocol.names import machine_of
-from partita.engine.protocol.shard_effects import OperationsDone, Policy, ShardEffect, ShardEvent, ShardRanges
+from partita.engine.protocol.shard_effects import (
+    OperationsDone,
+    Policy,
+    ShardEffect,
+    ShardEvent,
+    ShardRanges,
+)
 from partita.engine.runtime.shard_log import ShardLog
 from partita.engine.runtime.shard_recovery import Base, IsFinite, Recovery, header_of
 from partita.engine.runtime.shard_settings import ShardSettings
@@ -95,7 +100,7 @@ class ShardRecords:
         reader = self._task.reader()
 
         def is_finite(request: Received, push: Push) -> bool:
-            payload, (start, stop) = request.payload, own.ranges[machine_of(request.sender)]
+            payload, (start, stop) = request.payload, own.ranges[own.number_of(stream_of(request))]
             if not isinstance(payload, Payload) or not payload.n_bytes:
                 return True
             try:

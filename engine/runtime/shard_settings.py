@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partita.engine.parameters.layout import Layout
+from partita.engine.parameters.layout import Layout, SharedRange
 from partita.engine.parameters.row_payload import n_bytes
 from partita.engine.parameters.slots import clipped
 from partita.engine.protocol.durability.settings import CHECKPOINT_ONLY, Durability
@@ -57,25 +57,32 @@ class ShardSettings:
     from_backup: bool = False
 
     def ranges(self, host: HostContext) -> ShardRanges:
-        """Returns the numbers that the shard holds of each machine, for this host."""
-        ranges = {o.machine: (o.shard_start, o.shard_stop) for o in self.layout.machines_of(self.shard)}
+        """Returns the numbers that the shard holds, of each machine and fragment, for this host."""
+        ranges = {number: (o.shard_start, o.shard_stop) for number, o in self._shared.items()}
         item, rows, forms = np.dtype(self.precision).itemsize, {}, self.forms()
-        for machine, span in ranges.items() if self.policy.optimizer else ():
+        for number, span in ranges.items() if self.policy.optimizer else ():
             if tables := clipped(self.layout.tables_on(self.shard), *span):
-                rows[machine] = n_bytes(*span, tables, item, rows_alone=bool(forms))
-        return ShardRanges(host.name, host.incarnation, ranges, item, rows, forms)
+                rows[number] = n_bytes(*span, tables, item, rows_alone=bool(forms))
+        machines = len(self.layout.machines)
+        return ShardRanges(host.name, host.incarnation, ranges, item, rows, forms, machines)
+
+    @property
+    def _shared(self) -> dict[int, SharedRange]:
+        """The ranges of the shard, by their numbers, see `ShardRanges`."""
+        machines = len(self.layout.machines)
+        shared = self.layout.machines_of(self.shard)
+        return {one.fragment * machines + one.machine: one for one in shared}
 
     def reader(self) -> PushReader:
         """Returns a reader of the pushes to the shard."""
-        starts = {one.machine: one.shard_start for one in self.layout.machines_of(self.shard)}
-        forms = {starts[machine]: form for machine, form in self.forms().items()}
+        forms = {self._shared[number].shard_start: form for number, form in self.forms().items()}
         tables = self.layout.tables_on(self.shard) if self.policy.optimizer else ()
         return PushReader(forms, tables, self.precision)
 
     def forms(self) -> dict[int, MessageForm]:
-        """Returns the forms of the messages of each machine's pushes; none where they are whole gradients."""
+        """Returns the forms of the messages of pushes to each range; none where they are whole gradients."""
         compress, item_bytes = self.policy.compress, np.dtype(self.precision).itemsize
         if compress is None:
             return {}
-        shared = self.layout.machines_of(self.shard)
-        return {one.machine: form_of(compress, self.layout, one, item_bytes) for one in shared}
+        shared = self._shared.items()
+        return {number: form_of(compress, self.layout, one, item_bytes) for number, one in shared}

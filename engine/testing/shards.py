@@ -176,7 +176,9 @@ class ShardBody(SimulatedBody):
     def ranges(schedule: Schedule, host: SimulatedHost) -> ShardRanges:
         """Returns the ranges of a shard, for its machine and its policy."""
         shard = shard_of(host.name)
-        return ShardRanges(host.name, host.incarnation, schedule.layout.of_shard[shard])
+        machines = schedule.environment.topology.machines
+        ranges = schedule.layout.of_shard[shard]
+        return ShardRanges(host.name, host.incarnation, ranges, machines=machines)
 
     @property
     def begun(self) -> int:

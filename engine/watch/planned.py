@@ -46,7 +46,7 @@ class Extent:
 
 def began(plan: Plan, driver: Driver, extent: Extent) -> RunBegan:
     """Returns the first record of a run; simulating the predicted step may take a second for a large plan."""
-    layout = layout_of(plan, shards=max(driver.shards, 1))
+    layout = layout_of(plan, shards=max(driver.shards, 1), fragments=driver.n_fragments)
     links = _links(plan)
     sent = sum(link.n_bytes for link in links)
     machines = tuple(_machine(plan, driver, layout, machine) for machine in range(len(plan.cluster)))

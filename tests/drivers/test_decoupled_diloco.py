@@ -36,11 +36,12 @@ def test_a_part_exchanges_the_bytes_of_the_formula(on_threads: list[WatchedThrea
         pushed[f"shard {shard}"] = boxes["part 0.0"].counters.sent[f"shard {shard}", "Push"].payload_bytes
         fetched[f"shard {shard}"] = boxes[f"shard {shard}"].counters.sent_of("Parameters").payload_bytes
     sizes = [parameters // 2, parameters - parameters // 2]
+    links = [*enumerate(sizes)]
     times = 3 + 1  # after steps 4, 8, 12, and the rest
     assert [pushed[f"shard {shard}"] for shard in range(2)] == [times * 4 * size for size in sizes]
-    expected = shard_traffic(driver, steps=14, sizes=sizes)
+    expected = shard_traffic(driver, steps=14, sizes=links)
     assert pushed.total() + fetched.total() == expected.n_bytes
-    often = shard_traffic(Downpour(shards=2), steps=14, sizes=sizes)
+    often = shard_traffic(Downpour(shards=2), steps=14, sizes=links)
     assert often.n_bytes > 3 * expected.n_bytes
 
 
@@ -80,6 +81,7 @@ def test_the_simulator_plays_it_and_finds_a_merge_that_counts_replicas_alike() -
             shards=1 + seed % 3,
             every=1 + seed % 5,
             quorum=1 + seed // 4 % replicas,
+            fragments=(None, 1, 5)[seed // 3 % 3],
             run_ahead=(None, 3)[seed // 2 % 2],
         )
         assert play(driver, seed).violation is None, (driver, seed)
@@ -131,7 +133,8 @@ def test_the_command_line_has_its_options(partita: Partita, on_threads: list[Wat
         ({"optimizer": LARS(0.1)}, "needs norms over all machines"),
         ({"optimizer": AdamW(0.1, clip_norm=1.0)}, "needs norms over all machines"),
         ({"outer_momentum": 1.0}, "momentum"),
-        ({"fragments": 4}, "shards"),
+        ({"fragments": 0}, "fragments"),
+        ({"num_fragments": 4}, "fragments"),
         ({"H": 4}, "every"),
     ],
 )

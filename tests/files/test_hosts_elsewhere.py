@@ -55,7 +55,9 @@ class Run:
             "data/image": self.array.path,
             "initial/initial.safetensors": self.folder / "initial.safetensors",
         }
-        catalogue = Catalogue(self.folder, names, self.checkpoints, self.folder / "pushes", 1 << 20)
+        catalogue = Catalogue(
+            self.folder, names, self.checkpoints, self.folder / "pushes", 1 << 20, shards=2, fragments=2
+        )
         self.host = FileHost(self.network.mailbox("files"), catalogue)
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
@@ -250,17 +252,25 @@ def test_a_writer_that_dies_leaves_nothing_and_the_next_one_writes(run: Run) -> 
 def test_acknowledged_pushes_are_noted_as_on_one_machine(run: Run, tmp_path: Path) -> None:
     pushes = (0, 3, 4), (1, 2, 3), (0, 4, 6)
     records = [(f"shard {shard}", PushRecord(0, n, stop)) for shard, n, stop in pushes]
-    near = PushLog(tmp_path / "near", PART, 0, shards=2)
+    records.append(("shard 1 fragment 1", PushRecord(0, 7, 8)))
+    near = PushLog(tmp_path / "near", PART, 0, shards=2, fragments=2)
     files = run.process(PART)
-    far = files.push_log(run.folder / "pushes", PART, 0, shards=2)
+    far = files.push_log(run.folder / "pushes", PART, 0, shards=2, fragments=2)
+    far.note("shard 2", PushRecord(0, 1))  # which is none
+    far.note("shard 0 fragment 2", PushRecord(0, 1))
     for shard, record in records:
         near.note(shard, record)
         far.note(shard, record)
     near.close()
     far.close()
     connection_of(files).size("data/image")  # answered after what was sent before
-    assert pushes_of_part(run.folder / "pushes", PART) == pushes_of_part(tmp_path / "near", PART)
-    assert pushes_to_shard(run.folder / "pushes", "shard 1") == {PART: (PushRecord(0, 2, 3),)}
+    assert pushes_of_part(run.folder / "pushes", PART, shards=2) == pushes_of_part(
+        tmp_path / "near", PART, shards=2
+    )
+    assert pushes_to_shard(run.folder / "pushes", 1, shards=2) == {
+        PART: (PushRecord(0, 2, 3),),
+        f"{PART} fragment 1": (PushRecord(0, 7, 8),),
+    }
 
 
 def test_a_host_with_the_marks_opens_files_by_their_paths(run: Run) -> None:

@@ -40,7 +40,7 @@ _LIFE: Final = 300
 
 
 def _points() -> RoleMachine:
-    return Part(Sandblaster().replica, AssignedWork(PointLinks(shards=SHARDS), alone=False))
+    return Part(Sandblaster().replica, AssignedWork(PointLinks(streams=SHARDS), alone=False))
 
 
 def _sums() -> RoleMachine:

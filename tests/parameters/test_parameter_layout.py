@@ -28,7 +28,7 @@ def layouts(draw: st.DrawFn) -> Layout:
         for start, stop in pairwise(cuts):
             draw(st.sampled_from(machines)).append(Slot(name, start, stop))
     ordered = tuple(tuple(draw(st.permutations(slots))) for slots in machines)
-    return Layout(ordered, shapes, shards=draw(st.integers(1, 6)))
+    return Layout(ordered, shapes, shards=draw(st.integers(1, 6)), fragments=draw(st.integers(1, 6)))
 
 
 @st.composite
@@ -104,6 +104,10 @@ def test_an_overlap_is_the_same_numbers_on_both_sides(layout: Layout) -> None:
         theirs = shards[overlap.shard][overlap.shard_start : overlap.shard_stop]
         assert ours.size > 0
         assert np.array_equal(ours, theirs)
+        low, high = layout.fragment_starts[overlap.fragment : overlap.fragment + 2]
+        assert low <= ours[0] and ours[-1] < high
+    places = [(one.machine, one.shard, one.fragment) for one in layout.shared_ranges]
+    assert len({*places}) == len(places), "a machine has one range of a fragment on a shard"
     assert (
         sum(overlap.machine_stop - overlap.machine_start for overlap in layout.shared_ranges) == layout.size
     )
@@ -114,9 +118,10 @@ def test_an_overlap_is_the_same_numbers_on_both_sides(layout: Layout) -> None:
 
 
 @given(layouts() | matrices())
-def test_shards_differ_by_one_number_at_most(layout: Layout) -> None:
-    sizes = [stop - start for start, stop in pairwise(layout.shard_starts)]
-    assert max(sizes) - min(sizes) <= 1
+def test_shards_and_fragments_differ_by_one_number_at_most(layout: Layout) -> None:
+    for starts in (layout.shard_starts, layout.fragment_starts):
+        sizes = [stop - start for start, stop in pairwise(starts)]
+        assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize(

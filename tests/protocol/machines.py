@@ -71,7 +71,7 @@ def shard(
 
 def linked(**settings: Any) -> ParameterLinks:
     """Links of the part's incarnation 4 that have staged values of incarnation 0 and version 0."""
-    links = ParameterLinks(incarnation=4, shards=SHARDS, **settings)
+    links = ParameterLinks(incarnation=4, streams=SHARDS, **settings)
     assert [effect.to for effect in links.pull(0.0)] == list(BYTES)  # type: ignore[union-attr]
     serve(links, 0)
     return links

@@ -98,7 +98,7 @@ def said(effects: list[Any]) -> list[Message]:
 
 
 def part_of(shards: tuple[tuple[str, int, int], ...], *, alone: bool) -> Part:
-    work = AssignedWork(PointLinks(shards=shards, retry_s=1.0), alone=alone)
+    work = AssignedWork(PointLinks(streams=shards, retry_s=1.0), alone=alone)
     return Part(Sandblaster().replica, work, needed=BYTES, watched=[name for name, _, _ in shards])
 
 

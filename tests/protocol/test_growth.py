@@ -82,7 +82,7 @@ def shard() -> Iterator[object]:
 
 
 def part() -> Iterator[object]:
-    links = ParameterLinks(incarnation=0, shards=(("shard 0", 0, 1),))
+    links = ParameterLinks(incarnation=0, streams=(("shard 0", 0, 1),))
     machine = Part(Downpour().replica, LeasedWork(links))
     for event in (
         PeersChanged(1, {}),

@@ -260,7 +260,7 @@ def test_a_part_under_downpour(sent: list[tuple[Said, object]]) -> None:
 
 @given(to_part("shard 0"))
 def test_a_part_under_sandblaster(sent: list[tuple[Said, object]]) -> None:
-    client = Part(Sandblaster().replica, AssignedWork(PointLinks(shards=SHARDS), alone=False))
+    client = Part(Sandblaster().replica, AssignedWork(PointLinks(streams=SHARDS), alone=False))
     feed(client, PeersChanged(1, {}))
     assign(client, 0, 1)
     play(sent, "shard 0", lambda event: feed(client, event))

@@ -43,7 +43,7 @@ class Played:
     """A part of two machines with one shard, and what it sends."""
 
     def __init__(self, driver: Downpour | None = None, **settings: Any) -> None:
-        self.links = ParameterLinks(incarnation=0, shards=(("shard 0", 0, 2),))
+        self.links = ParameterLinks(incarnation=0, streams=(("shard 0", 0, 2),))
         program = (driver or Downpour(replicas=2)).replica
         work = LeasedWork(self.links, **settings)
         self.machine = Part(program, work, needed=[OTHER], watched=self.links.shards)

@@ -61,7 +61,7 @@ def merged(effects: list[ShardEffect]) -> list[tuple[str, float]]:
     """The parts of one merge, and their weights."""
     found = [effect for effect in effects if isinstance(effect, ApplyGradient)]
     assert [one.more for one in found] == [True] * (len(found) - 1) + [False] * bool(found)
-    return [(one.part, one.weight or 0.0) for one in found]
+    return [(one.stream, one.weight or 0.0) for one in found]
 
 
 def acknowledged(effects: list[ShardEffect]) -> list[str]:
@@ -136,6 +136,27 @@ def test_a_new_process_gets_what_its_push_has_come_to(quorum: int) -> None:
     shard.push(0, at=1.0)
     shard.push(1, at=1.0, incarnation=1)
     assert len(merged(shard.push(2, at=1.0))) == 3
+
+
+def test_each_event_brings_one_merge_of_what_has_waited_longest() -> None:
+    """The updates of all fragments in a row may take longer than the lease under which they begin."""
+    own = ShardRanges("shard 0", 0, {0: (0, 4), 1: (4, 8), 3: (8, 12)}, machines=2)
+    policy = MergeOnQuorum(own, merging=Merging(quorum=2, patience_s=2.0), sizes=UnitSizes(10**6, 1))
+    for at, part, fragment in ((0.2, "part 0.1", 0), (0.1, "part 0.0", 0), (0.3, "part 0.1", 1)):
+        for replica in (0, 1):
+            other = f"part {replica}{part[6:]}"
+            assert len(policy.receive(Received(other, 0, Fetch(0, fragment=fragment)))) == 1
+        policy.now = at
+        push = Push(0, 0, 0, 0, 0, ((0, 1),), fragment=fragment)
+        assert policy.receive(Received(part, 0, push, Numbers())) == []
+    policy.now, streams = 9.0, list[str]()
+    for _ in range(3):
+        effects = policy.tick(leased=True)
+        assert len(merged(effects)) == 1
+        streams += [stream for stream, _ in merged(effects)]
+        policy.validate()
+    assert streams == ["part 0.0", "part 0.1", "part 0.1 fragment 1"]
+    assert policy.tick(leased=True) == []
 
 
 def test_a_repeated_push_waits_once() -> None:

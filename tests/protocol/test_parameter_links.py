@@ -45,7 +45,7 @@ def of_kind(kind: type[Message], effects: list[LinkEffect]) -> list[Message]:
 
 
 def test_there_is_room_when_every_shard_has_answered() -> None:
-    links = ParameterLinks(incarnation=0, shards=SHARDS)
+    links = ParameterLinks(incarnation=0, streams=SHARDS)
     assert done(links, links.pull(0.0)) == [Send("shard 0", Fetch(0)), Send("shard 2", Fetch(0))]
     assert done(links, links.pull(0.0)) == [], "under way"
     payload = bytes(8)
@@ -198,7 +198,7 @@ def test_alone_nothing_is_fetched_again_and_no_push_merges_two() -> None:
 def test_alone_a_state_that_only_the_shard_has_needs_fetches(
     stateful: bool, updates: int, fetches: bool
 ) -> None:
-    links = ParameterLinks(incarnation=4, shards=SHARDS, alone=True, stateful=stateful)
+    links = ParameterLinks(incarnation=4, streams=SHARDS, alone=True, stateful=stateful)
     done(links, links.pull(0.0))
     serve(links, 0, updates=updates)
     assert bool(of_kind(Fetch, begin(links))) == fetches
@@ -309,7 +309,7 @@ def test_a_drained_part_reports_to_a_replaced_shard_what_was_acknowledged() -> N
 def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None:
     """Shard 0 has the steps below 3 and shard 2 those below 1: step 1 is done again for shard 2 alone."""
     noted = {"shard 0": (PushRecord(2, 7, 2), PushRecord(3, 1, 3)), "shard 2": (PushRecord(3, 0, 0),)}
-    links = ParameterLinks(incarnation=4, shards=SHARDS, earlier=noted)
+    links = ParameterLinks(incarnation=4, streams=SHARDS, earlier=noted)
     assert next(iter(links.pull(0.0))) == Send("shard 0", Fetch(0, 0, noted["shard 0"]))
     list(links.pull(0.0))
     assert not links.informed
@@ -342,7 +342,7 @@ def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None
 
 def test_what_another_run_has_pushed_is_left_out_for_the_shards_that_have_it() -> None:
     """Shard 0 has the units 1 and 3 of an earlier run, and shard 2 none of the four."""
-    links = ParameterLinks(incarnation=4, shards=SHARDS)
+    links = ParameterLinks(incarnation=4, streams=SHARDS)
     list(links.pull(0.0))
     receive(links, "shard 0", Parameters(0, 0, 0, 0, 4, units=((1, 2), (3, 4))), bytes(8))
     receive(links, "shard 2", Parameters(0, 0, 0, 0, 4), bytes(12))
@@ -364,13 +364,13 @@ def test_what_another_run_has_pushed_is_left_out_for_the_shards_that_have_it() -
 
 
 def test_an_answer_to_a_process_before_this_one_is_not_taken() -> None:
-    links = ParameterLinks(incarnation=4, shards=SHARDS)
+    links = ParameterLinks(incarnation=4, streams=SHARDS)
     done(links, links.pull(0.0))
     assert receive(links, "shard 0", Parameters(0, 0, 0, incarnation=3), bytes(8)) == []
 
 
 def test_a_machine_without_parameters_has_nothing_to_wait_for() -> None:
-    links = ParameterLinks(incarnation=0, shards=())
+    links = ParameterLinks(incarnation=0, streams=())
     assert links.has_room(1) and links.informed and links.continues is None and links.updates == 0
     assert begin(links) == end(links, 0) == []
     assert done(links, links.drain(0.0)) == [] and links.drained
@@ -390,7 +390,7 @@ def test_a_machine_without_parameters_has_nothing_to_wait_for() -> None:
 def test_what_breaks_the_protocol_is_refused(
     sender: str, message: Message, payload: object, says: str
 ) -> None:
-    links = ParameterLinks(incarnation=0, shards=SHARDS)
+    links = ParameterLinks(incarnation=0, streams=SHARDS)
     done(links, links.pull(0.0))
     (effect,) = receive(links, sender, message, payload)
     assert isinstance(effect, Refuse)

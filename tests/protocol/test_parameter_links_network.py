@@ -118,7 +118,7 @@ def test_whatever_the_network_does_every_step_is_pushed_once_and_no_own_step_is_
     Whenever a step begins, the parameters hold every step of the part so far, once; in the end the shards do.
     """
     alone = data.draw(st.booleans())
-    links = ParameterLinks(incarnation=0, shards=SHARDS, alone=alone, stateful=data.draw(st.booleans()))
+    links = ParameterLinks(incarnation=0, streams=SHARDS, alone=alone, stateful=data.draw(st.booleans()))
     bench, now = Bench(links, {name: Shard() for name in BYTES}), 0.0
     bench.act(links.pull(now))
     for _ in range(data.draw(st.integers(1, 80))):

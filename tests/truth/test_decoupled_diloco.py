@@ -18,7 +18,7 @@ from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.merging import UnitSizes
 from partita.engine.protocol.messages import Begin, Finished, Heartbeat, Lease
-from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.names import COORDINATOR, stream_name
 from partita.engine.protocol.parameter_links import SavePushRecord
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.runtime.buffers import Vectors, layout_of
@@ -50,6 +50,10 @@ SIZES = {name: parameter.shape for name, parameter in PLAN.graph.parameters.item
 N = sum(int(np.prod(shape)) for shape in SIZES.values())
 
 
+def layout_of_driver(driver: DecoupledDiLoCo) -> Layout:
+    return layout_of(PLAN, shards=driver.shards, fragments=driver.n_fragments)
+
+
 def gradient_at(parameters: Array, replica: int, step: int) -> Array:
     return np.sin(3 * parameters + step) / (1.0 + replica)
 
@@ -62,39 +66,41 @@ def messages(driver: DecoupledDiLoCo, layout: Layout, vectors: Vectors) -> PushM
     return PushMessages(forms, (), vectors.device)
 
 
-def compressors(driver: DecoupledDiLoCo) -> list[DenseCompressor]:
-    """What a replica sends of each fragment, in float64."""
-    layout, found = layout_of(PLAN, shards=driver.shards), []
+def compressors(driver: DecoupledDiLoCo) -> list[tuple[int, slice, DenseCompressor]]:
+    """What a replica sends of each fragment to each shard, and of which numbers, in float64."""
+    layout, found = layout_of_driver(driver), []
     for one in layout.shards_of(0):
         ends = [0]
         for shape in layout.tensors(0, one.machine_start, one.machine_stop):
             ends.append(ends[-1] + int(np.prod(shape)))
         tensors = [slice(a, b) for a, b in pairwise(ends)]
-        found.append(DenseCompressor(driver.compress or TopK(1.0), tensors, ends[-1]))
+        compressor = DenseCompressor(driver.compress or TopK(1.0), tensors, ends[-1])
+        found.append((one.fragment, slice(one.machine_start, one.machine_stop), compressor))
     return found
 
 
 class Replica:
     """A part's real machine, links and arrays; its gradients are a formula's."""
 
-    def __init__(self, index: int, driver: DecoupledDiLoCo, steps: int) -> None:
+    def __init__(self, index: int, driver: DecoupledDiLoCo, steps: int, layout: Layout) -> None:
         self.index, self.name = index, f"part {index}.0"
         self.vectors = Vectors(PLAN, 0, gradient=False)
-        layout = layout_of(PLAN, shards=driver.shards)
         self.updates = ChangeAccumulation(
             driver.optimizer, self.vectors, messages=messages(driver, layout, self.vectors)
         )
         self.gradient = np.zeros(N)
         self.apply = self.updates.bind(slice(0, N), self.gradient)
-        cuts = [(shared.shard, shared) for shared in layout.shards_of(0)]
-        spans = tuple((f"shard {k}", one.machine_start, one.machine_stop) for k, one in cuts)
-        self.links = ParameterLinks(incarnation=0, shards=spans, item_bytes=8)
+        streams = tuple(
+            (stream_name(f"shard {one.shard}", one.fragment), one.machine_start, one.machine_stop)
+            for one in layout.shards_of(0)
+        )
+        self.links = ParameterLinks(incarnation=0, streams=streams, item_bytes=8)
         self.arrays = LinkArrays(self.vectors, self.updates)
         self.machine = Part(driver.replica, LeasedWork(self.links))
         self.letters: list[tuple[str, Message, Array | None]] = []
         self.step: RunUnit | None = None
         self.finished = False
-        self.give(PeersChanged(1, {name: 0 for name, _, _ in spans}))
+        self.give(PeersChanged(1, dict.fromkeys(self.links.shards, 0)))
         first = index * steps
         self.give(Received(COORDINATOR, 0, Begin(0, steps, (Lease(0, first, first + steps),), is_last=True)))
 
@@ -132,7 +138,7 @@ class Bench:
     """Replicas in step, shards, and a network that delivers everything before the next step ends."""
 
     def __init__(self, driver: DecoupledDiLoCo, steps: int, start: Array, folder: Path) -> None:
-        layout, initial = layout_of(PLAN, shards=driver.shards), folder / "initial"
+        layout, initial = layout_of_driver(driver), folder / "initial"
         values, begin = {}, 0
         for slot in layout.machines[0]:  # whole parameters, one after another
             shape = SIZES[slot.parameter]
@@ -163,7 +169,7 @@ class Bench:
         ]
         for shard in self.shards:
             shard.receive(COORDINATOR, Heartbeat(0, clock=0.0))
-        self.replicas = [Replica(n, driver, steps) for n in range(driver.replicas)]
+        self.replicas = [Replica(n, driver, steps, layout) for n in range(driver.replicas)]
         self.deliver()
 
     def deliver(self) -> None:
@@ -187,10 +193,11 @@ class Bench:
 def reference(driver: DecoupledDiLoCo, steps: int, start: Array) -> tuple[Array, list[list[Array]]]:
     """The shards' values at the end, and each replica's parameters in every step."""
     replicas = range(driver.replicas)
-    cuts = [N * k // driver.shards for k in range(driver.shards + 1)]
+    n = driver.n_fragments
+    cuts = [N * k // n for k in range(n + 1)]
     x, since = [start.copy() for _ in replicas], [start.copy() for _ in replicas]
     anchor, velocity, seen = start.copy(), np.zeros(N), [[] for _ in replicas]  # type: ignore[var-annotated]
-    pushed = dict.fromkeys(range(driver.shards), 0)
+    pushed = dict.fromkeys(range(n), 0)
     senders = [compressors(driver) for _ in replicas]
 
     def merge(fragment: int, done: int) -> slice:
@@ -198,8 +205,12 @@ def reference(driver: DecoupledDiLoCo, steps: int, start: Array) -> tuple[Array,
         counts = [float((done - pushed[fragment]) * BATCH) for _ in replicas]
         counts[-1] -= 3 * (done == steps)  # the run's last unit is short
         pushed[fragment] = done
-        sent = [senders[r][fragment].sent(since[r][span] - x[r][span], done - 1) for r in replicas]
-        mean = sum(c * change for c, change in zip(counts, sent, strict=True)) / sum(counts)
+        sent = [since[r] - x[r] for r in replicas]
+        for change, compressed in zip(sent, senders, strict=True):
+            for of, own, compressor in compressed:
+                if of == fragment:
+                    change[own] = compressor.sent(change[own], done - 1)
+        mean = sum(c * change[span] for c, change in zip(counts, sent, strict=True)) / sum(counts)
         for r in replicas:
             since[r][span] = x[r][span]
         velocity[span] = driver.outer_momentum * velocity[span] + mean
@@ -220,29 +231,40 @@ def reference(driver: DecoupledDiLoCo, steps: int, start: Array) -> tuple[Array,
                 since[r][span] = values - in_flight
                 x[r][span] = since[r][span] - own
         arrived = [(span, anchor[span].copy()) for span in due]
-    for fragment in range(driver.shards):
+    for fragment in range(n):
         if pushed[fragment] < steps:
             merge(fragment, steps)
     return anchor, seen
 
 
 @pytest.mark.parametrize(
-    ("replicas", "shards", "every", "nesterov", "compress"),
+    ("replicas", "shards", "fragments", "every", "nesterov", "compress"),
     [
-        (1, 1, 3, True, None),
-        (3, 2, 4, True, None),
-        (2, 3, 6, False, None),
-        (3, 2, 4, True, TopK(0.3, 0.5, warm_up=8)),
-        (2, 3, 6, True, OneBit()),
-        (2, 1, 3, True, Int8(feedback=False)),
+        (1, 1, None, 3, True, None),
+        (3, 2, None, 4, True, None),
+        (2, 3, None, 6, False, None),
+        (2, 1, 5, 7, True, None),
+        (3, 4, 1, 3, True, None),
+        (2, 3, 2, 4, False, None),
+        (3, 2, None, 4, True, TopK(0.3, 0.5, warm_up=8)),
+        (2, 2, 5, 3, True, TopK(0.3, 0.5, warm_up=8)),
+        (2, 3, None, 6, True, OneBit()),
+        (2, 1, None, 3, True, Int8(feedback=False)),
     ],
 )
 def test_replicas_in_step_are_diloco_fragment_by_fragment(
-    replicas: int, shards: int, every: int, nesterov: bool, compress: Compressor | None, tmp_path: Path
+    replicas: int,
+    shards: int,
+    fragments: int | None,
+    every: int,
+    nesterov: bool,
+    compress: Compressor | None,
+    tmp_path: Path,
 ) -> None:
     driver = DecoupledDiLoCo(
         replicas=replicas,
         shards=shards,
+        fragments=fragments,
         every=every,
         optimizer=SGD(RATE),
         quorum=replicas,

@@ -102,7 +102,7 @@ class Bench:
         self.gradient = np.zeros_like(self.start)
         self.apply = self.updates.bind(slice(0, n), self.gradient)
         self.links = links = ParameterLinks(
-            incarnation=0, shards=spans, alone=True, stateful=bool(driver.optimizer.state_names)
+            incarnation=0, streams=spans, alone=True, stateful=bool(driver.optimizer.state_names)
         )
         self.machine = Part(driver.replica, LeasedWork(links))
         self.staged: dict[int, Array] = {}

@@ -63,7 +63,7 @@ class Replica:
         task: Any = object.__new__(PartTask)
         vars(task).update(plan=PLANS[sparse], machine=0, shards=driver.shards)
         stateful = bool(driver.optimizer.state_names)
-        links = ParameterLinks(incarnation=0, shards=task.shard_spans, alone=alone, stateful=stateful)
+        links = ParameterLinks(incarnation=0, streams=task.streams, alone=alone, stateful=stateful)
         links.take_rows(task.rows_bytes)
         self.machine = Part(driver.replica, LeasedWork(links))
         start, stop = self.vectors.span("table").start, self.vectors.span("table").stop

@@ -18,8 +18,8 @@ def _promise(effect: Any) -> Hashable:
     """Returns what identifies the promise in an effect; None where there is none."""
     if isinstance(effect, Send):
         match effect.message:
-            case m.PushAck(incarnation=incarnation, sequence=sequence):
-                return effect.to, incarnation, sequence
+            case m.PushAck(incarnation=incarnation, sequence=sequence, fragment=fragment):
+                return effect.to, fragment, incarnation, sequence
             case bm.CommandResult(number=number):
                 return effect.to, number
     return None

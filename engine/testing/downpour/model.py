@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.messages import Fetch
 from partita.engine.protocol.messages import Push as PushMessage
-from partita.engine.protocol.names import machine_of
+from partita.engine.protocol.names import host_and_fragment, machine_of, stream_name
 from partita.engine.protocol.shard_effects import ApplyGradient
 from partita.engine.protocol.staleness import AS_IT_IS, Staleness
 from partita.engine.testing.downpour.lineage import Lineage, Push, push_of
@@ -33,6 +33,7 @@ class ReferenceModel:
         staleness: Staleness = AS_IT_IS,
         compresses: bool = False,
         alone: bool = False,
+        machines: int = 1,
     ) -> None:
         """A model of these shards.
 
@@ -45,7 +46,9 @@ class ReferenceModel:
             staleness: what is done about stale gradients.
             compresses: pushes have a part of what is to be sent, and the rest is kept.
             alone: there is one replica, whose parameters are those of its shards from each push on.
+            machines: of a replica.
         """
+        self._machines = machines
         self._compresses, self._alone = compresses, alone
         self._unsent: dict[ProcessId, list[float]] = {}  # that pushes lacked so far
         self._initial = start
@@ -121,7 +124,7 @@ class ReferenceModel:
     def pushes(
         self,
         part: ProcessId,
-        shard: str,
+        stream: str,
         message: PushMessage,
         payload: tuple[float, ...],
         *,
@@ -132,14 +135,15 @@ class ReferenceModel:
         """Requires that a new push holds just what has accumulated, and a repeat the same as before.
 
         If pushes are compressed, a push and what the part keeps, `unsent`, are all that was to be sent (C1).
+        `stream` is named as the part names it.
         """
-        sequence = message.sequence
-        push = (*part, sequence)
+        sequence, (own, shard) = message.sequence, _ends(part, stream)
+        push = (*own, sequence)
         known = self._payloads.get((shard, push))
         if known is not None:
             require(payload == known, "I1", push, "to", shard, "is sent again as", payload, "and was", known)
             return
-        made = self._made.get((part, shard), 0)
+        made = self._made.get((own, shard), 0)
         require(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
         expected = self._accumulated[part][start:stop]
         if self._compresses:
@@ -156,7 +160,7 @@ class ReferenceModel:
         require(named == sorted(units), "I15", push, "to", shard, "names", named, "of", units)
         self._units[shard, push] = units
         self._clears(part, start, stop)
-        self._made[part, shard] = made + 1
+        self._made[own, shard] = made + 1
         self._payloads[shard, push] = payload
 
     def _sends_some(
@@ -179,52 +183,53 @@ class ReferenceModel:
                 self._parameters[part][i] += scale * (sent - accumulated[i])
             kept[i] = left
 
-    def settles(self, part: ProcessId, shard: str, sequence: int) -> None:
+    def settles(self, part: ProcessId, stream: str, sequence: int) -> None:
         """Requires that a part takes each push for acknowledged once, in order."""
-        settled = self._settled.get((part, shard), 0)
-        require(sequence == settled, "I1", part, "settles", sequence, "after", settled, "with", shard)
-        self._settled[part, shard] = sequence + 1
+        own, shard = _ends(part, stream)
+        settled = self._settled.get((own, shard), 0)
+        require(sequence == settled, "I1", part, "settles", sequence, "after", settled, "with", stream)
+        self._settled[own, shard] = sequence + 1
         in_time = self._newest_part[part[0]] == part[1]
-        (self._acknowledged if in_time else self._late)[part, shard] = sequence + 1
+        (self._acknowledged if in_time else self._late)[own, shard] = sequence + 1
 
-    def inherits(self, part: str, shard: str, settled: PushRecord) -> None:
+    def inherits(self, part: str, stream: str, settled: PushRecord) -> None:
         """Counts an earlier process's pushes as acknowledged: the shard has reported to have them."""
-        push = (part, settled.incarnation, settled.pushes - 1)
+        process, shard = _ends((part, settled.incarnation), stream)
+        push = (*process, settled.pushes - 1)
         require((shard, push) in self._payloads, "I2", part, "inherits", settled, "which was never pushed")
-        process = (part, settled.incarnation)
         known = self._acknowledged.get((process, shard), 0)
         self._acknowledged[process, shard] = max(known, settled.pushes)
 
     def installs(
-        self, part: ProcessId, shard: str, version: tuple[int, int], *, start: int, values: list[float]
+        self, part: ProcessId, stream: str, version: tuple[int, int], *, start: int, values: list[float]
     ) -> None:
         """Requires that what a part fetches never goes back (I3); its own gradients belong over it."""
-        before = self._installed.get((part, shard), (-1, -1))
-        require(version >= before, "I3", part, "goes back from", before, "to", version, "of", shard)
-        self._installed[part, shard] = version
+        before, (own, shard) = self._installed.get((part, stream), (-1, -1)), _ends(part, stream)
+        require(version >= before, "I3", part, "goes back from", before, "to", version, "of", stream)
+        self._installed[part, stream] = version
         expected = values
-        for push in self._unheld(part, (shard, version[0]), version[1]):
+        for push in self._unheld(own, (shard, version[0]), version[1]):
             scale, payload = self._scales[shard, push], self._payloads[shard, push]
             expected = [a + scale * b for a, b in zip(expected, payload, strict=True)]
         expected = [a + b for a, b in zip(expected, self._scaled[part][start:], strict=False)]
         self._parameters[part][start : start + len(values)] = expected
 
-    def _unheld(self, part: ProcessId, shard: ProcessId, version: int) -> Iterable[Push]:
-        """The pushes of a part that a version of a shard does not hold, and that are not lost."""
+    def _unheld(self, own: ProcessId, shard: ProcessId, version: int) -> Iterable[Push]:
+        """The pushes of a stream that a version of a shard does not hold, and that are not lost."""
         held, now = self._versions[shard, version], self.lineages[shard].applied
-        settled = self._settled.get((part, shard[0]), 0)
-        for sequence in range(self._made.get((part, shard[0]), 0)):
-            push = (*part, sequence)
+        settled = self._settled.get((own, shard[0]), 0)
+        for sequence in range(self._made.get((own, shard[0]), 0)):
+            push = (*own, sequence)
             if push not in held and (push in now or sequence >= settled):
                 yield push
 
-    def drained(self, part: ProcessId, shards: Iterable[str]) -> None:
+    def drained(self, part: ProcessId, streams: Iterable[str]) -> None:
         """Requires that all gradients of a part were pushed, and every push is settled."""
         left = self._accumulated[part]
         require(not any(left), "I2", part, "drained, but", left, "was not pushed")
-        for shard in shards:
-            made, settled = self._made.get((part, shard), 0), self._settled.get((part, shard), 0)
-            require(made == settled, "I2", part, "drained with", settled, "of", made, "settled by", shard)
+        for ends in (_ends(part, stream) for stream in streams):
+            made, settled = self._made.get(ends, 0), self._settled.get(ends, 0)
+            require(made == settled, "I2", part, "drained with", settled, "of", made, "settled by", ends)
 
     # Shards.
 
@@ -285,7 +290,7 @@ class ReferenceModel:
         del self._merged[shard]
         parts = [one for (one, _, _), _ in merged]
         require(len({*parts}) == len(parts), "I16", shard, "merges", parts)
-        require(len({machine_of(one) for one in parts}) == 1, "I16", shard, "merges", parts)
+        require(len({self._number_of(one) for one in parts}) == 1, "I16", shard, "merges", parts)
         sizes = [len(self._units[shard[0], one]) for one, _ in merged]
         expected, found = [size / sum(sizes) for size in sizes], [weight for _, weight in merged]
         require(found == expected, "I16", shard, "merges", merged, "with the weights", found, "not", expected)
@@ -299,9 +304,14 @@ class ReferenceModel:
         incarnation, base = self._bases.get((shard[0], push), (shard[1], lineage.version))
         if incarnation != shard[1]:
             base = min(base, lineage.parted_at)
-        machine = machine_of(push[0])
-        later = (part for version, (part, _, _) in lineage.own if version > base and part != push[0])
-        return sum(machine_of(part) == machine for part in later)
+        number = self._number_of(push[0])
+        later = (stream for version, (stream, _, _) in lineage.own if version > base and stream != push[0])
+        return sum(self._number_of(stream) == number for stream in later)
+
+    def _number_of(self, stream: str) -> int:
+        """The number of the range that a stream is of, see `ShardRanges`."""
+        part, fragment = host_and_fragment(stream)
+        return fragment * self._machines + machine_of(part)
 
     def enters(self, shard: ProcessId, effect: ApplyGradient, values: list[float]) -> None:
         """Requires that a push enters the values once, when it is applied or replayed (I1), with the factor
@@ -315,25 +325,24 @@ class ReferenceModel:
         require(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
         lineage.applied.add(push)
         lineage.learns(push[0], PushRecord(*push[1:]))
-        machine = machine_of(push[0])
-        for unit in self._units[shard[0], push]:
-            once = (machine, unit) not in lineage.units or self._twice(unit)
-            require(once, "I1", shard, "applies unit", unit, "in", push, "a second time")
-            lineage.units.add((machine, unit))
+        for place in self.units_of(shard[0], push):
+            once = place not in lineage.units or self._twice(place[1])
+            require(once, "I1", shard, "applies unit", place[1], "in", push, "a second time")
+            lineage.units.add(place)
         lineage.version += 1
         lineage.own.append((lineage.version, push))
         for i, number in enumerate(payload):
             lineage.values[start + i] += effect.factor * number
         require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
 
-    def learns(self, shard: ProcessId, part: ProcessId, fetch: Fetch) -> None:
-        """Notes what a part reports about its pushes, and about those of the processes before it; a report
-        about any other process is refused.
+    def learns(self, shard: ProcessId, own: ProcessId, fetch: Fetch) -> None:
+        """Notes what a part reports about its pushes of a stream, and about those of the processes before it;
+        a report about any other process is refused.
         """
-        if any(record.incarnation >= part[1] for record in fetch.earlier):
+        if any(record.incarnation >= own[1] for record in fetch.earlier):
             return
-        for record in (*fetch.earlier, PushRecord(part[1], fetch.acknowledged)):
-            self.lineages[shard].learns(part[0], record)
+        for record in (*fetch.earlier, PushRecord(own[1], fetch.acknowledged)):
+            self.lineages[shard].learns(own[0], record)
 
     def acknowledges(self, shard: ProcessId, push: Push, version: int, *, promises: bool = True) -> None:
         """Requires that an acknowledged push is in the values or settled (I2), at the one writer (I4).
@@ -421,23 +430,30 @@ class ReferenceModel:
         }
         return {(shard, push) for shard, push in pushes if push not in files[shard].applied}
 
-    def units_of(self, shard: str, push: Push) -> tuple[int, ...]:
-        """Returns the units of a push."""
-        return self._units[shard, push]
+    def units_of(self, shard: str, push: Push) -> set[tuple[int, int]]:
+        """Returns (range, unit) of what is in a push."""
+        return {(self._number_of(push[0]), unit) for unit in self._units[shard, push]}
 
     def gone(self, shard: str, lineage: Lineage) -> set[tuple[int, int]]:
-        """Returns (machine, unit) of what is in the lost pushes to a shard, of this run and earlier ones."""
-        lost = {(machine_of(push[0]), unit) for push in lineage.lost for unit in self._units[shard, push]}
-        return lost | lineage.gone
+        """Returns (range, unit) of what is in the lost pushes to a shard, of this run and earlier ones."""
+        return set[tuple[int, int]](lineage.gone).union(
+            *(self.units_of(shard, push) for push in lineage.lost)
+        )
 
     def holds(self, files: Mapping[str, Lineage], units: Iterable[tuple[int, str, int]]) -> None:
-        """Requires that units (machine, shard, unit) are in the files, or in a push that counts as lost."""
+        """Requires that units (range, shard, unit) are in the files, or in a push that counts as lost."""
         gone = {shard: self.gone(shard, lineage) for shard, lineage in files.items()}
         for shard, lineage in files.items():
             again = [
                 unit for _, unit in lineage.units & (gone[shard] - lineage.gone) if not self._twice(unit)
             ]
             require(not again, "I2", "units", again, "are in the file of", shard, "and lost")
-        for machine, shard, unit in units:
-            there = (machine, unit) in files[shard].units | gone[shard]
-            require(there, "I2", "unit", unit, "of machine", machine, "is neither in", shard, "nor lost")
+        for number, shard, unit in units:
+            there = (number, unit) in files[shard].units | gone[shard]
+            require(there, "I2", "unit", unit, "of range", number, "is neither in", shard, "nor lost")
+
+
+def _ends(part: ProcessId, stream: str) -> tuple[ProcessId, str]:
+    """Returns a stream's process as its shard names it, and the shard."""
+    shard, fragment = host_and_fragment(stream)
+    return (stream_name(part[0], fragment), part[1]), shard

@@ -15,7 +15,7 @@ from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.link import Install
 from partita.engine.protocol.messages import Finished, Push, PushAck, Report
-from partita.engine.protocol.names import part_name
+from partita.engine.protocol.names import part_name, stream_name
 from partita.engine.protocol.parameter_links import ParameterLinks, SavePushRecord
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import StepDone
@@ -31,7 +31,7 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
     topology, spans = scenario.environment.topology, arithmetic.spans
     links = schedule.kind(ParameterLinks)(
         incarnation=host.incarnation,
-        shards=spans,
+        streams=spans,
         earlier=arithmetic.run.push_log.of_part(host.id),
         alone=topology.replicas == 1,
         stateful=scenario.steps % 2 == 0,
@@ -59,7 +59,7 @@ class Integers(PartArithmetic):
         self.schedule, self.run = schedule, host.coordinator
         self.model = self.run.model
         self.spans = schedule.layout.of_machine[self.machine]
-        self.shard_at = {start: shard for shard, start, _ in self.spans}
+        self.stream_at = {start: stream for stream, start, _ in self.spans}
         self.model.part_is_born(self.id, size=sum(stop - start for _, start, stop in self.spans))
         self._began = False
         self._scale_place = 0  # of the factor of the last step
@@ -111,7 +111,7 @@ class Integers(PartArithmetic):
             (message.shard_incarnation, message.version),
             self.body.vectors["staged"][start:stop],
         )
-        self.model.installs(self.id, self.shard_at[start], version, start=start, values=values)
+        self.model.installs(self.id, self.stream_at[start], version, start=start, values=values)
 
     @override
     def swapped(self, span: Span) -> None:
@@ -137,12 +137,12 @@ class Integers(PartArithmetic):
 
     @override
     def notes(self, effect: SavePushRecord, message: Any) -> None:
-        shard, name = effect.shard, self.host.name
-        self.run.push_log.note(name, shard, effect.record)
+        stream, name = effect.stream, self.host.name
+        self.run.push_log.note(name, stream, effect.record)
         if isinstance(message, PushAck):
-            self.model.settles(self.id, shard, message.sequence)
+            self.model.settles(self.id, stream, message.sequence)
         else:
-            self.model.inherits(name, shard, effect.record)
+            self.model.inherits(name, stream, effect.record)
 
     @override
     def numbers(self, send: Send, values: Sequence[float]) -> Numbers:
@@ -150,7 +150,8 @@ class Integers(PartArithmetic):
         span, message = send.payload, send.message
         unsent = self.body.vectors[UNSENT][span.start : span.stop]
         place = {"start": span.start, "stop": span.stop}
-        self.model.pushes(self.id, send.to, message, tuple(values), unsent=unsent, **place)
+        stream = stream_name(send.to, message.fragment)
+        self.model.pushes(self.id, stream, message, tuple(values), unsent=unsent, **place)
         return Numbers(values)
 
     @override
@@ -158,6 +159,6 @@ class Integers(PartArithmetic):
         """Checks what a part reports."""
         match message:
             case Finished():
-                self.model.drained(self.id, self.shard_at.values())
+                self.model.drained(self.id, self.stream_at.values())
             case Report(staleness=staleness) if self.schedule.environment.topology.replicas == 1:
                 require(staleness == 0, "I14", self.id, "reports the staleness", staleness, "of nobody else")

@@ -9,7 +9,6 @@ from typing import Protocol
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.coordinator_effects import Commit
-from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.shard_effects import ApplyGradient, ShardRanges
 from partita.engine.testing.disk import Disk
 from partita.engine.testing.downpour.lineage import Lineage, Push, push_of
@@ -81,7 +80,7 @@ def begun(
             assert isinstance(effect, ApplyGradient) and isinstance(effect.payload, Numbers), effect
             push = push_of(effect)
             held.add(push)
-            lineage.units |= {(machine_of(push[0]), unit) for unit in before.model.units_of(own.name, push)}
+            lineage.units |= before.model.units_of(own.name, push)
             before.model.requires_factor(own.name, effect)
             for i, number in enumerate(effect.payload, effect.span.start):
                 values[i] += effect.scale * number

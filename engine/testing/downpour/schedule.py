@@ -23,12 +23,12 @@ from partita.engine.protocol.coordinator_effects import (
     EndRun,
     RunSettings,
 )
-from partita.engine.protocol.events import Received
+from partita.engine.protocol.events import Received, stream_of
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_mode import LeasedMode
 from partita.engine.protocol.message_base import UnitRange
 from partita.engine.protocol.messages import Push as PushMessage
-from partita.engine.protocol.names import Topology, part_indices
+from partita.engine.protocol.names import Topology, part_indices, stream_name
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.shard_effects import ShardRanges
 from partita.engine.protocol.views import Outline
@@ -115,25 +115,27 @@ class PushLog:
         """Adds a process that has noted nothing."""
         self._noted[part] = {}
 
-    def note(self, part: str, shard: str, settled: PushRecord) -> None:
-        """Notes what a shard has settled for a process of this part."""
-        self._noted[part, settled.incarnation][shard] = settled
+    def note(self, part: str, stream: str, settled: PushRecord) -> None:
+        """Notes what a shard has settled of a stream for a process of this part."""
+        self._noted[part, settled.incarnation][stream] = settled
 
     def of_part(self, part: ProcessId) -> dict[str, tuple[PushRecord, ...]]:
-        """For each shard, the notes of the processes of a part before this one."""
+        """For each stream, the notes of the processes of a part before this one."""
         found: dict[str, tuple[PushRecord, ...]] = {}
         for (name, incarnation), noted in sorted(self._noted.items()):
             if name == part[0] and incarnation < part[1]:
-                for shard, settled in noted.items():
-                    found[shard] = (*found.get(shard, ()), settled)
+                for stream, settled in noted.items():
+                    found[stream] = (*found.get(stream, ()), settled)
         return found
 
-    def of_shard(self, shard: str) -> dict[str, tuple[PushRecord, ...]]:
-        """For each part, the notes of its processes about this shard."""
+    def of_shard(self, shard: str, *, fragments: int) -> dict[str, tuple[PushRecord, ...]]:
+        """For each stream, as this shard names it, the notes of its part's processes."""
         found: dict[str, tuple[PushRecord, ...]] = {}
-        for (name, incarnation), noted in sorted(self._noted.items()):
-            settled = noted.get(shard, PushRecord(incarnation, 0))
-            found[name] = (*found.get(name, ()), settled)
+        for (part, incarnation), noted in sorted(self._noted.items()):
+            for fragment in range(fragments):
+                settled = noted.get(stream_name(shard, fragment), PushRecord(incarnation, 0))
+                name = stream_name(part, fragment)
+                found[name] = (*found.get(name, ()), settled)
         return found
 
 
@@ -174,6 +176,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
             staleness=schedule.scenario.driver.staleness,
             compresses=schedule.compresses,
             alone=topology.replicas == 1,
+            machines=topology.machines,
         )
         self.machine = leaving(schedule.kind(Coordinator), least)(
             stops.pacing.around(schedule.scenario.driver.coordinator, works=True, replicas=1),
@@ -200,7 +203,8 @@ class DownpourCoordinatorHost(CoordinatorHost):
         if not self.incarnation:
             size = schedule.layout.sizes[shard]
             return ShardState({POINT: (0.0,) * size}, reference=Lineage([0.0] * size))
-        own = ShardRanges(shard, 0, schedule.layout.of_shard[shard])
+        machines = schedule.environment.topology.machines
+        own = ShardRanges(shard, 0, schedule.layout.of_shard[shard], machines=machines)
         kind = schedule.kind(ApplyOnArrival)
         return begun(
             schedule.coordinator, self.start, schedule.disk, own, kind=kind, random=self.world.beside
@@ -223,7 +227,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         for record in self.logs[shard].left(random).above(files[0].version if files else 0):
             request, message = record.request, record.request.message
             assert isinstance(message, PushMessage), message
-            push = (request.sender, request.incarnation, message.sequence)
+            push = (stream_of(request), request.incarnation, message.sequence)
             self.model.requires_payload(shard, push, request.payload)
             held.add(push)
         self.model.requires_promises(shard, held)
@@ -277,7 +281,8 @@ class DownpourSchedule(Schedule):
             environment = replace(environment, topology=topology)
         super().__init__(world, environment, machines, part=part, shard=shard, hostile=hostile)
         topology = self.environment.topology
-        self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
+        fragments = self.scenario.driver.n_fragments
+        self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology, fragments=fragments)
         steps = self.scenario.steps
         self.units = steps * topology.replicas
         self.before = [(n * steps, n * steps + done) for n, done in enumerate(self.scenario.done) if done]
@@ -376,8 +381,8 @@ class DownpourSchedule(Schedule):
     @override
     def agreed_parameters(self, machine: int) -> list[float]:
         found: list[float] = []
-        for shard, _, _ in self.layout.of_machine[machine]:
-            start, stop = self.layout.of_shard[shard][machine]
+        for shard, number in self.layout.places[machine]:
+            start, stop = self.layout.of_shard[shard][number]
             found += self._present(shard).values[start:stop]
         return found
 
@@ -392,10 +397,10 @@ class DownpourSchedule(Schedule):
     def check_stop(self, at: int) -> None:
         before = Ranges(self.before)
         wanted = {unit for unit in range(at) if unit not in before}
-        for machine, shard in self._ranges:
+        for number, shard in self._ranges:
             lineage = self._present(shard)
             gone = self.coordinator.model.gone(shard, lineage)
-            held = {unit for of, unit in lineage.units | gone if of == machine}
+            held = {unit for of, unit in lineage.units | gone if of == number}
             require(held - wanted == set(), "E3", shard, "holds", sorted(held - wanted), "at the stop", at)
             require(wanted - held == set(), "E3", shard, "lacks", sorted(wanted - held), "at the stop", at)
 
@@ -407,14 +412,13 @@ class DownpourSchedule(Schedule):
 
     def held_by_all(self, unit: int, lineages: Mapping[str, Lineage]) -> bool:
         """Returns whether all numbers that these shards hold contain a unit."""
-        every = ((machine, shard) for machine, shard in self._ranges if self.environment.topology.shards)
-        return all((machine, unit) in lineages[shard].units for machine, shard in every)
+        every = ((number, shard) for number, shard in self._ranges if self.environment.topology.shards)
+        return all((number, unit) in lineages[shard].units for number, shard in every)
 
     @property
     def _ranges(self) -> Iterator[tuple[int, str]]:
         for machine in range(self.environment.topology.machines):
-            for shard, _, _ in self.layout.of_machine[machine]:
-                yield machine, shard
+            yield from ((number, shard) for shard, number in self.layout.places[machine])
 
     def check_commit(self, order: Commit) -> None:
         """Requires that the files hold the work that counts as done, and that lost pushes are counted."""
@@ -432,10 +436,10 @@ class DownpourSchedule(Schedule):
         return {entry.shard: self.disk.files[entry.file].contents.reference for entry in order.entries}
 
     def _units_of(self, done: Iterable[UnitRange]) -> Iterator[tuple[int, str, int]]:
-        """Yields (machine, shard, unit) of everything that these units are, but for those done at first."""
+        """Yields (number, shard, unit) of everything that these units are, but for those done at first."""
         before = Ranges(self.before)
         for unit in (unit for one in done for unit in range(*one) if unit not in before):
-            yield from ((machine, shard, unit) for machine, shard in self._ranges)
+            yield from ((number, shard, unit) for number, shard in self._ranges)
 
     def check_end(self, ending: EndRun) -> None:
         """Requires that all work was done, each unit once, and that only counted pushes are missing."""

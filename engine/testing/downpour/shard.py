@@ -12,12 +12,12 @@ from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.durability import Record
 from partita.engine.protocol.durability.backup import Backup, PolicyOf
-from partita.engine.protocol.events import Persist, Received, Send
+from partita.engine.protocol.events import Persist, Received, Send, stream_of
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.merge_on_quorum import MergeOnQuorum
 from partita.engine.protocol.merging import UnitSizes
 from partita.engine.protocol.messages import Fetch, Parameters, PushAck
-from partita.engine.protocol.names import backup_index
+from partita.engine.protocol.names import backup_index, stream_name
 from partita.engine.protocol.shard import Shard
 from partita.engine.protocol.shard_effects import ApplyGradient, ShardRanges
 from partita.engine.testing.downpour.lineage import Lineage
@@ -41,7 +41,7 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard | Backu
     starts_anew = host.checkpoint is None or host.from_backup
     file = None if starts_anew else schedule.disk.committed(name, host.checkpoint or 0)
     state: ShardState = run.begins[name] if file is None else file.contents
-    noted = run.push_log.of_shard(name)
+    noted = run.push_log.of_shard(name, fragments=schedule.scenario.driver.n_fragments)
     restored = RestoredState(units=state.units)
     if file is not None:
         restored = RestoredState(file.version, 0, state.seen, state.stops, units=state.units)
@@ -132,10 +132,10 @@ class Checks(ShardChecks):
     @override
     def sends(self, send: Send, payload: Callable[[], Numbers]) -> None:
         match send.message:
-            case PushAck(incarnation=incarnation, sequence=sequence, version=version):
+            case PushAck(incarnation=incarnation, sequence=sequence, version=version, fragment=fragment):
                 hostility = self._run.schedule.hostility
                 promises = hostility is None or not hostility.is_member(self._id)
-                push = (send.to, incarnation, sequence)
+                push = (stream_name(send.to, fragment), incarnation, sequence)
                 self._model.acknowledges(self._id, push, version, promises=promises)
                 self._run.look(self._id[0])
             case Parameters(shard_incarnation=incarnation, version=version):
@@ -144,7 +144,7 @@ class Checks(ShardChecks):
     @override
     def receives(self, event: Received) -> None:
         if isinstance(event.message, Fetch):
-            self._model.learns(self._id, (event.sender, event.incarnation), event.message)
+            self._model.learns(self._id, (stream_of(event), event.incarnation), event.message)
 
     @override
     def persists(self, order: Persist) -> Lineage:

@@ -31,7 +31,7 @@ def build_part(schedule: SandblasterSchedule, host: SimulatedHost) -> tuple[Part
     """Builds the task of a part: its machine, and the body around it."""
     arithmetic, machines = Portions(schedule, host), schedule.environment.topology.machines
     spans = schedule.layout.of_machine[arithmetic.machine]
-    links = schedule.kind(PointLinks)(shards=spans, retry_s=RETRY_S)
+    links = schedule.kind(PointLinks)(streams=spans, retry_s=RETRY_S)
     arithmetic.work = work = schedule.kind(AssignedWork)(links, alone=machines == 1)
     others = [part_name(arithmetic.replica, n) for n in range(machines) if n != arithmetic.machine]
     needed, replica = (*others, *links.shards), schedule.scenario.driver.replica

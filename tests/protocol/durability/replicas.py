@@ -231,10 +231,10 @@ class World:
                         delivered.append(Delivered(effect.to, message))
                 case ApplyGradient():
                     process.apply(effect, ((0, SIZE),))
-                    process.applied.append((effect.part, effect.sequence))
+                    process.applied.append((effect.stream, effect.sequence))
                 case ApplyWithin(apply=apply, ranges=ranges):
                     process.apply(apply, ranges)
-                    process.applied.append((apply.part, apply.sequence))
+                    process.applied.append((apply.stream, apply.sequence))
                 case WriteChunk(start=start, stop=stop, payload=Numbers() as numbers):
                     process.values[start:stop] = numbers.values
                 case ReceiveAgain(event=again):
