@@ -128,6 +128,11 @@ class Driver(Arguments):
         return ()
 
     @property
+    def taught_minibatches(self) -> int:
+        """Minibatches whose predictions replicas without shards keep: the entries of "predictions"."""
+        return 0
+
+    @property
     def division(self) -> Clients | None:
         """The division of the data among clients; None: there are none."""
         return None

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Numbers, bytes_sent, messages_sent
+from partita.engine.protocol.program_effects import PREDICTIONS
 from partita.engine.protocol.program_kinds import ExchangeAction, phase_of
 from partita.engine.protocol.program_messages import counts_members
 from partita.engine.protocol.replica_messages import View
@@ -46,6 +47,7 @@ def traffic(
     item_bytes: int = 4,
     replica: int = 0,
     machine: int = 0,
+    scores: Sequence[int] = (),
     products: Products | None = None,
     shapes: Sequence[tuple[int, ...]] | None = None,
 ) -> Traffic:
@@ -60,6 +62,7 @@ def traffic(
         item_bytes: of a number.
         replica: of the part.
         machine: of the part.
+        scores: numbers that each machine has of a minibatch's scores, where predictions are exchanged.
         products: results of `Dots`; None: ones.
         shapes: of the part's tensors, which decide the size of a compressor's messages.
 
@@ -69,6 +72,7 @@ def traffic(
     view = View(1, (*range(driver.replicas),), 1, 0, 0, epochs * examples)
     me = Member(replica, machine, view, JoinedBatches(examples, batch))
     found, program, result = Traffic(), driver.replica(me), None
+    predictions = driver.taught_minibatches * scores[machine] if scores else 0
     while True:
         try:
             action = next(program) if result is None else program.send(result)
@@ -76,10 +80,11 @@ def traffic(
             return found
         result = None
         match action:
-            case a.AllReduce() | a.ReduceScatter() | a.AllGather():
+            case a.AllReduce(vector=vector) | a.ReduceScatter(vector=vector) | a.AllGather(vector=vector):
                 members = (*range(me.replicas),) if action.among is None else action.among
                 if me.rank in members:
-                    numbers = Numbers(sizes[machine], item_bytes)
+                    size = predictions if vector == PREDICTIONS else sizes[machine]
+                    numbers = Numbers(size, item_bytes)
                     found = _added(found, action, members.index(me.rank), len(members), numbers)
             case a.Dots(pairs=pairs):
                 parts = me.replicas * len(sizes)

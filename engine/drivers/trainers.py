@@ -153,6 +153,7 @@ class JoinedTrainer(Trainer):
             reshuffles=driver.reshuffles,
             kept=driver.kept_vectors,
             scratch=driver.scratch_vectors,
+            taught=driver.taught_minibatches,
         )
 
     @override

@@ -9,8 +9,8 @@
 - A part: `part` runs a driver's program, whose generator yields `actions`, each with its `carrier`, on
   vectors of which a driver may have some of its own (`kept_vector`). Work comes as `leases`
   (`leased_work`), unit by unit (`assigned_work`), at its user's request (`requested_work`), or from
-  `views`, which say who does which steps together (`joined_work`, with `program_saves`, and the `loss_scale`
-  of float16). A `link` to each
+  `views`, which say who does which steps together (`joined_work`, with `program_saves`, the `loss_scale`
+  of float16, and the `teaching` of predictions). A `link` to each
   shard exchanges with it, as `parameter_links` or `point_links`, and `program_exchanges` (of the
   `program_kinds`, with the places of `program_messages` that compressors make) with other replicas.
   `instruction_scheduler` runs the steps, `stall_detector` reports long waits, `program_reports` what is

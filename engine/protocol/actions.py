@@ -34,6 +34,19 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """The examples that a replica of the view has in a step of it: the one under way, or a later one.
+
+    Args:
+        rank: of the replica in the view.
+        ahead: steps from the one under way to that step.
+    """
+
+    rank: int
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """Compute the gradient of this step's minibatch into the vector "gradient". Result: None.
 
@@ -41,19 +54,22 @@ class Compute:
         step: the one that `me.steps()` has yielded.
         alone: the gradient is the mean over this replica's examples; else its share of the mean over those of
             all replicas of the view, so that their sum is that mean.
-        of: these examples in the place of the step's, and the mean over them. A step may have several.
-        teaches: keep the predictions of the present parameters, with this weight among those of the step's
-            teachers, and compute nothing else: "gradient" then has no meaning. 0: compute the gradient.
-        distil: weight of a further term of the loss: its distance from what the teachers have predicted.
+        of: these examples in the place of the step's, and the mean over them. A step may have several. Those
+            of another replica's share can be predicted alone (`teaches`).
+        teaches: add what the present parameters predict to the vector "predictions", with this weight, and
+            compute nothing else: "gradient" then has no meaning. 0: compute the gradient.
+        distil: weight of a further term of the loss: its distance from what "predictions" holds.
+        entry: the minibatch of that vector, of those that the driver keeps (`Driver.taught_minibatches`).
         loss_scale: factor of the gradient, which may then be infinite or not a number. 1: it must be finite.
     """
 
     step: int
     alone: bool = False
-    of: Portion | None = None
+    of: Portion | Share | None = None
     _: KW_ONLY
     teaches: float = 0.0
     distil: float = 0.0
+    entry: int = 0
     loss_scale: float = 1.0
 
 

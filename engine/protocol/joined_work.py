@@ -27,6 +27,7 @@ from partita.engine.protocol.host import PeersChanged
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.part import RESEND_S, Work
 from partita.engine.protocol.program_effects import (
+    PREDICTIONS,
     STEPS_OF_A_VIEW,
     Applied,
     ApplyUpdate,
@@ -43,6 +44,7 @@ from partita.engine.protocol.program_exchanges import MOST_EARLY, Exchanges
 from partita.engine.protocol.program_kinds import ExchangeAction
 from partita.engine.protocol.program_reports import ProgramReports
 from partita.engine.protocol.program_saves import Saves
+from partita.engine.protocol.teaching import Teaching
 from partita.engine.protocol.views import JoinedBatches, Member
 
 
@@ -110,6 +112,7 @@ class JoinedWork(Work):
         self._early: list[Received] = []
         self._reports: Final = ProgramReports()
         self._saves: Final = Saves(seat.incarnation)
+        self._teaching: Final = Teaching(seat, batches)
         self._loaded = seat.step > 0  # the state is a file's, since no safe point
 
     @property
@@ -296,6 +299,7 @@ class JoinedWork(Work):
         self._scale, self._loss_scale = view.scale, view.loss_scale
         self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
         self._reports.begin(now)
+        self._teaching.begin_view()
         self._changed = self._combined = self._computes = False
 
     # Actions.
@@ -343,8 +347,8 @@ class JoinedWork(Work):
         """Returns whether no peer may ask again for what an action overwrites."""
         exchanges = self._exchanges
         match action:
-            case a.Compute():
-                return exchanges.released("gradient")
+            case a.Compute(teaches=teaches):
+                return exchanges.released(PREDICTIONS if teaches else "gradient")
             case a.Apply(to=vector) | a.Combine(into=vector):
                 if self.stage is Stage.COMPLETING:
                     return True
@@ -367,7 +371,8 @@ class JoinedWork(Work):
                 changes = self._changes(action) is not None
                 self._combined |= changes and not self._kept
                 self._changed |= changes
-                return [CombineVectors(Span(into, 0, self._seat.size), tuple(terms.items()))]
+                self._teaching.combine(action)
+                return [CombineVectors(Span(into, 0, self._seat.length(into)), tuple(terms.items()))]
             case a.Keep():
                 self._computes = True  # a replica may have no part in what is computed
                 saves = self._save_if_there()
@@ -398,9 +403,10 @@ class JoinedWork(Work):
         self._exchanges.begin_step()
         self.computing, self._computes = self._number, True
         self._number += 1
-        place = member.position, member.rank, member.replicas
+        place = *self._teaching.examples(action, member), member.replicas
+        of = action.of if isinstance(action.of, a.Portion) else None
         taught = action.teaches, action.distil, action.loss_scale
-        return RunStep(self.computing, step, *place, action.alone, action.of, *taught)
+        return RunStep(self.computing, step, *place, action.alone, of, *taught, entry=action.entry)
 
     def done(self, done: StepDone, now: float) -> Iterable[Any]:
         """Counts the sums of a step, from the next safe point on; a teacher's are not the replica's."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-OF_PARTS: Final = ("parameters", "gradient", "norms", "sum", "dots")
+OF_PARTS: Final = ("parameters", "gradient", "norms", "sum", "dots", "predictions")
 """The vectors that every part has."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,30}", flags=re.ASCII)

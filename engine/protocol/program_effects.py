@@ -18,6 +18,9 @@ from partita.engine.protocol.names import part_name
 STEPS_OF_A_VIEW: Final = 1 << 32
 """All parts of a replica number the steps that they compute in view V from V times this number on."""
 
+PREDICTIONS: Final = "predictions"
+"""The vector of what teachers have predicted, see `teaching`."""
+
 # Effects.
 
 
@@ -45,7 +48,7 @@ class RunStep:
         rank, replicas: of the replica in its view.
         alone: the gradient is the mean over the examples of this replica.
         of: the examples of a client in the place of the joined batch's; the gradient is the mean over them.
-        teaches, distil: see `actions.Compute`.
+        teaches, distil, entry: see `actions.Compute`.
         loss_scale: factor of the gradient.
     """
 
@@ -59,6 +62,7 @@ class RunStep:
     teaches: float = 0.0
     distil: float = 0.0
     loss_scale: float = 1.0
+    entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +283,8 @@ class PartSeat:
         state: the vectors that are the part's state: "parameters", those that the driver keeps, and those of
             the optimizers.
         item_bytes: bytes of a number in all of them; "dots" has eight.
+        entries: minibatches whose predictions the part keeps, in "predictions".
+        entry_size: numbers in one of them: 0 where the part has no scores.
         step: steps done in the state that the process starts from.
         points: safe points of it, after the first one of its step: a checkpoint has the last state of one.
         loss_scale: of it; None where losses are not scaled, or the state is that of the start.
@@ -294,6 +300,8 @@ class PartSeat:
     norms: SharedSpan | None = None
     state: tuple[str, ...] = ("parameters",)
     item_bytes: int = 4
+    entries: int = 0
+    entry_size: int = 0
     step: int = 0
     points: int = 0
     loss_scale: ScaleState | None = None
@@ -305,10 +313,17 @@ class PartSeat:
 
     def ranges(self, vector: str) -> tuple[SharedSpan, ...]:
         """Returns the ranges of a vector that are exchanged, other than "dots"."""
+        if vector == PREDICTIONS:
+            n = self.length(vector)
+            return (SharedSpan(self.machine, 0, n, (self.machine,)),) if n else ()
         if vector != "norms":
             return self.spans
         assert self.norms is not None, "the optimizer needs no norms"
         return (self.norms,)
+
+    def length(self, vector: str) -> int:
+        """Returns the numbers in a vector that `Combine` may name."""
+        return self.entries * self.entry_size if vector == PREDICTIONS else self.size
 
     @property
     def others(self) -> tuple[str, ...]:

@@ -145,6 +145,11 @@ class Member:
             if every is not None and self.step % every == 0:
                 return
 
+    def left_of(self, every: int | None) -> int:
+        """Returns the steps from the next one, or the one under way, to the end of their round (`rounds`)."""
+        left = self._batches.steps(self.position, self._until, self.replicas)
+        return left if every is None else min(left, every - self.step % every)
+
     @property
     def is_complete(self) -> bool:
         """Returns whether all steps of the view's work are done."""

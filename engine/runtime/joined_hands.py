@@ -58,6 +58,7 @@ class JoinedHands(Hands):
         compress: makes the messages in the place of gradients; its state is the part's, and in checkpoints,
             where the replicas' states are `sharded`.
         kept, scratch: vectors of the driver, see `Driver.kept_vectors` and `Driver.scratch_vectors`.
+        taught: minibatches of which predictions are kept, see `Driver.taught_minibatches`.
     """
 
     optimizer: Optimizer
@@ -75,6 +76,7 @@ class JoinedHands(Hands):
     reshuffles: bool = True
     kept: Mapping[str, Kept] = field(default_factory=dict)
     scratch: tuple[str, ...] = ()
+    taught: int = 0
     draws: int | None = None
 
     @override
@@ -92,6 +94,7 @@ class JoinedHands(Hands):
         buffers = Buffers(plan, machine, instructions, vectors, keep=plan.kept)
         computations = Computations(buffers, feed, metrics=task.metrics)
         slots, norms = task.layout.machines[machine], self._norms(task)
+        distillation = computations.distillation
         exchanged = ProgramVectors(
             vectors,
             self.optimizer,
@@ -99,8 +102,10 @@ class JoinedHands(Hands):
             norms=norms,
             kept=self.kept,
             scratch=self.scratch,
+            predictions=self.taught * distillation.size,
             pool=computations.pool,
         )
+        distillation.keep_in(exchanged.predictions)
         loaded = self._load(task, exchanged, host.files)
         exchanged.prepare(0, exchanged.size)
         arrays = ExchangeArrays(
@@ -114,7 +119,7 @@ class JoinedHands(Hands):
 
         def prepare(step: RunStep) -> None:
             arrays.step, feed.loss_scale = step.step, step.loss_scale
-            computations.distillation.begin(step.number, teaches=step.teaches, distil=step.distil)
+            distillation.begin(step.entry, teaches=step.teaches, distil=step.distil)
             if step.of is not None:
                 feed.choose_portion(step.of, step=step.step)
             else:
@@ -131,7 +136,7 @@ class JoinedHands(Hands):
             timeout_s=task.instruction_timeout_s,
             validation=task.validator(host, vectors),
         )
-        seat = self._seat(task, host.incarnation, size=exchanged.size, state=exchanged.names, loaded=loaded)
+        seat = self._seat(task, host.incarnation, exchanged, entry_size=distillation.size, loaded=loaded)
         work = JoinedWork(seat, self.batches)
         return Part(task.program, work, version=seat.step), body
 
@@ -186,7 +191,7 @@ class JoinedHands(Hands):
         )
 
     def _seat(
-        self, task: PartTask, incarnation: int, *, size: int, state: tuple[str, ...], loaded: _Loaded
+        self, task: PartTask, incarnation: int, vectors: ProgramVectors, *, entry_size: int, loaded: _Loaded
     ) -> PartSeat:
         machines, norms = len(task.plan.cluster), self._norms(task)
         return PartSeat(
@@ -194,12 +199,14 @@ class JoinedHands(Hands):
             machine=task.machine,
             machines=machines,
             incarnation=incarnation,
-            size=size,
+            size=vectors.size,
             spans=shared_spans(task.layout)[task.machine],
             norms=SharedSpan(machines, 0, norms.size, (*range(machines),)) if norms else None,
             exchanges=machines + (norms is not None),
-            state=state,
+            state=vectors.names,
             item_bytes=np.dtype(self.precision).itemsize,
+            entries=self.taught,
+            entry_size=entry_size,
             step=loaded.step,
             points=int(loaded.step > 0),
             loss_scale=loaded.loss_scale,

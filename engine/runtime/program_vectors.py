@@ -21,6 +21,7 @@ from partita.engine.parameters.snapshot import ShardSnapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.kept_vector import Kept, state_name
+from partita.engine.protocol.program_effects import PREDICTIONS
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.directions import Directions
 from partita.engine.transport.payload import Payload
@@ -72,8 +73,9 @@ class ProgramVectors:
     those of the driver, of which the kept ones may have a state, too ("state.VECTOR_NAME").
 
     "norms" is one more, where the optimizer needs norms of whole parameters, see `NormsLayout`; "sum", where
-    an exchange of gradients goes on while the next one is computed; "dots", inner products in float64; and
-    "message.0" and so on, which grow with the messages that take the place of gradients.
+    an exchange of gradients goes on while the next one is computed; "dots", inner products in float64;
+    "predictions", what teachers have predicted, which has a length of its own; and "message.0" and so on,
+    which grow with the messages that take the place of gradients.
 
     The state has a place for every number. Where it is sharded over replicas, this part's numbers outside of
     its range keep their initial values, and the operating system gives zeros no memory.
@@ -83,6 +85,7 @@ class ProgramVectors:
         dtype: of each vector.
         names: of those that are the part's state.
         names_of_optimizer: of the state of the optimizer of "parameters", without "state.".
+        predictions: the vector of that name, on the device.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class ProgramVectors:
         norms: NormsLayout | None = None,
         kept: Mapping[str, Kept] | None = None,
         scratch: Sequence[str] = (),
+        predictions: int = 0,
         pool: ThreadPool,
     ) -> None:
         """Allocates the optimizers' state, in its initial values.
@@ -105,6 +109,7 @@ class ProgramVectors:
             norms: the places of sums of squares; None where the optimizer needs none.
             kept: vectors of the driver that belong to the state; `restore` gives them their numbers.
             scratch: vectors of the driver that do not.
+            predictions: numbers in the vector of that name.
             pool: the threads of an update.
         """
         self._vectors, self._optimizer, self._slots, self._pool = vectors, optimizer, tuple(slots), pool
@@ -125,6 +130,8 @@ class ProgramVectors:
         }
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
         own = {name: vectors.device.zeros((self.size,), vectors.dtype) for name in (*self._kept, *scratch)}
+        self.predictions: Final = vectors.device.zeros((predictions,), vectors.dtype)
+        own[PREDICTIONS] = self.predictions
         self._directions = None
         if optimizer.measured is not None:
             self._directions = Directions(

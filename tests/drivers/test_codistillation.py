@@ -11,13 +11,13 @@ import torch
 
 from partita.engine import SGD, Codistillation, evaluate, train
 from partita.engine.drivers.traffic import traffic
+from partita.engine.protocol import actions as a
 from partita.engine.protocol.names import part_indices, part_name
-from partita.engine.protocol.replica_messages import StateCopy
-from partita.engine.protocol.views import JoinedBatches
-from partita.engine.runtime.devices import Device
-from partita.engine.runtime.distillation import Distillation
+from partita.engine.protocol.program_effects import PartSeat, SharedSpan
+from partita.engine.protocol.replica_messages import StateCopy, View
+from partita.engine.protocol.teaching import Teaching
+from partita.engine.protocol.views import JoinedBatches, Member
 from partita.engine.runtime.joint_sampler import JointSampler
-from partita.engine.runtime.task import CannotGoOn
 from partita.layers import (
     BinaryCrossEntropy,
     Dense,
@@ -136,20 +136,21 @@ def driver(groups: int, replicas: int, **settings: Any) -> Codistillation:
 
 
 @pytest.mark.parametrize(
-    ("case", "groups", "replicas", "machines"),
+    ("case", "groups", "replicas", "machines", "exchange"),
     [
-        ("labels", 2, 2, 2),
-        ("labels", 2, 4, 1),
-        ("labels", 3, 6, 2),
-        ("probabilities", 3, 3, 1),
-        ("logistic", 2, 2, 1),
-        ("squares", 2, 2, 2),
+        ("labels", 2, 2, 2, "parameters"),
+        ("labels", 2, 4, 1, "predictions"),
+        ("labels", 3, 6, 2, "parameters"),
+        ("labels", 3, 6, 2, "predictions"),
+        ("probabilities", 3, 3, 1, "parameters"),
+        ("logistic", 2, 2, 1, "predictions"),
+        ("squares", 2, 2, 2, "predictions"),
     ],
 )
 def test_groups_learn_what_the_others_predict(
-    case: str, groups: int, replicas: int, machines: int, tmp_path: Path
+    case: str, groups: int, replicas: int, machines: int, exchange: str, tmp_path: Path
 ) -> None:
-    made = driver(groups, replicas)
+    made = driver(groups, replicas, exchange=exchange)
     (start, found), _ = trained(case, made, tmp_path, machines=machines)
     expected = reference(case, start, made)
     for replica, parameters in enumerate(found):
@@ -162,17 +163,24 @@ def test_groups_learn_what_the_others_predict(
     assert not np.allclose(found[0][name], found[1][name], rtol=1e-3), "groups are not one"
 
 
-@pytest.mark.parametrize(("groups", "replicas", "machines"), [(2, 2, 1), (2, 4, 1), (3, 3, 2)])
+@pytest.mark.parametrize(
+    ("groups", "replicas", "machines", "exchange"),
+    [(2, 2, 1, "predictions"), (2, 4, 1, "parameters"), (3, 3, 2, "predictions")],
+)
 def test_what_is_sent_is_what_the_formula_says(
-    groups: int, replicas: int, machines: int, tmp_path: Path
+    groups: int, replicas: int, machines: int, exchange: str, tmp_path: Path
 ) -> None:
-    made = driver(groups, replicas)
+    made = driver(groups, replicas, exchange=exchange, keep_every=4)
     _, members = trained("squares", made, tmp_path, machines=machines)
-    sizes = [members.bodies[part_name(0, m)].arrays.vectors.size for m in range(machines)]  # type: ignore[attr-defined]
+    vectors = [members.bodies[part_name(0, m)].arrays.vectors for m in range(machines)]  # type: ignore[attr-defined]
+    sizes, scores = [one.size for one in vectors], [len(one.predictions) for one in vectors]
+    assert sum(scores) == made.taught_minibatches * BATCH * CLASSES
+    scores = [n // made.taught_minibatches for n in scores]
     for name in members.bodies:
         replica, machine = part_indices(name) or (0, 0)
         sent = [members.sent_bytes.get((name, kind), 0) for kind in ("PartialChunk", "FinalChunk")]
         run = {"examples": EXAMPLES, "batch": BATCH, "epochs": EPOCHS, "sizes": sizes, "item_bytes": 8}
+        run["scores"] = scores
         assert sum(sent) == traffic(made, replica=replica, machine=machine, **run).n_bytes  # type: ignore[arg-type]
 
 
@@ -186,10 +194,23 @@ def test_a_round_sends_parameters_to_every_other_group_once() -> None:
         assert traffic(made, **run).n_bytes == wanted
 
 
+def test_predictions_cost_the_scores_of_a_round_and_parameters_now_and_then() -> None:
+    """A round's scores to one replica of each other group, where it learns; parameters every 50 steps."""
+    run: dict[str, Any] = {"examples": 1600, "batch": 4, "epochs": 1, "sizes": [1000], "scores": [40]}
+    for groups in (2, 4):
+        made = driver(groups, groups, every=10, burn_in=20, exchange="predictions", keep_every=50)
+        steps = 1600 // (4 * groups)
+        parameters, rounds = 1 + steps // 50, steps // 10 - 2
+        assert traffic(made, **run).n_bytes == (groups - 1) * 4 * (rounds * 10 * 40 + parameters * 1000)
+
+
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
         ({"groups": 1}, "groups is 1"),
+        ({"exchange": "gradients"}, "exchange is 'gradients'"),
+        ({"exchange": "predictions", "every": None}, "every is None"),
+        ({"exchange": "predictions", "keep_every": 0}, "keep_every is 0"),
         ({"replicas": 3}, "replicas is 3, and there are 2 groups"),
         ({"weight": 0.0}, "weight is 0"),
         ({"burn_in": -1}, "burn_in is -1"),
@@ -212,16 +233,28 @@ def test_a_loss_that_is_no_prediction_less_a_target_is_refused() -> None:
         made.fitted(partition(net, Cluster.local(machines=1), batch=BATCH))
 
 
-def test_distillation_without_a_teacher_is_refused() -> None:
-    distillation = Distillation(Device(), np.dtype(np.float64))
-    distillation.begin(4, teaches=1.0)
-    distillation.begin(5, distil=0.5)
-    for number in (6, 8):
-        with pytest.raises(CannotGoOn, match="no teacher has predicted"):
-            distillation.begin(number, distil=0.5)
-        distillation.begin(number, teaches=1.0)
-    with pytest.raises(CannotGoOn, match="no teacher"):
-        distillation.begin(10, distil=0.5)  # the step was begun anew
+def test_a_program_that_learns_what_nobody_has_predicted_is_refused() -> None:
+    batches = JoinedBatches(12, 3)
+    me = Member(1, 0, View(1, (0, 1), 1, 0, 0, 24), batches)
+    spans = (SharedSpan(0, 0, 5, (0,)),)
+    place: dict[str, Any] = {"replica": 1, "machine": 0, "machines": 1, "incarnation": 0}
+    seat = PartSeat(**place, size=5, spans=spans, exchanges=1, entries=2, entry_size=4)
+    teaching = Teaching(seat, batches)
+    partner = a.Compute(0, of=a.Share(0, ahead=1), teaches=1.0, entry=1)
+    for forget in (teaching.begin_view, lambda: teaching.combine(a.Combine("predictions", {}))):
+        forget()
+        with pytest.raises(RuntimeError, match="no teacher has predicted"):
+            teaching.examples(a.Compute(0, distil=0.5), me)
+        assert teaching.examples(partner, me) == (6, 0)
+        teaching.combine(a.Combine("delta", {}))
+        assert teaching.examples(a.Compute(0, distil=0.5), me) == (0, 1)
+    for wrong, what in (
+        (a.Compute(0, teaches=1.0, entry=2), "computes entry 2 of the predictions, and the driver keeps 2"),
+        (a.Compute(0, of=a.Share(0)), "only a teacher's pass has examples of another replica"),
+        (a.Compute(0, of=a.Share(2), teaches=1.0), "in a view of 2 replicas"),
+    ):
+        with pytest.raises(RuntimeError, match=what):
+            teaching.examples(wrong, me)
 
 
 @pytest.mark.parametrize("anew", [True, False])

@@ -121,6 +121,7 @@ class Members:
                 reshuffles=driver is None or driver.reshuffles,
                 kept={} if driver is None else driver.kept_vectors,
                 scratch=() if driver is None else driver.scratch_vectors,
+                taught=0 if driver is None else driver.taught_minibatches,
             )
             task = PartTask(
                 plan=plan,

@@ -85,6 +85,10 @@ LOCAL = [
     (ADMM(replicas=3, every=2, rho=0.5, l2=0.1), ("parameters", "consensus")),
     (Codistillation(replicas=4, every=3, burn_in=2), ("group_0", "group_1")),
     (Codistillation(replicas=3, groups=3, every=2, burn_in=0), ("group_0", "group_1", "group_2")),
+    (
+        Codistillation(replicas=4, every=3, burn_in=2, exchange="predictions", keep_every=6),
+        ("group_0", "group_1"),
+    ),
 ]
 
 

@@ -200,9 +200,9 @@ class _Step:
         machines, view = range(len(self._spans)), self._view
         parameters = [self._vectors[rank, machine]["parameters"] for machine in machines]
         examples = (
-            share(self._batches, view.position, rank, len(view.members))
-            if action.of is None
-            else portion(self._driver, self._batches, action.of)
+            portion(self._driver, self._batches, action.of)
+            if isinstance(action.of, a.Portion)
+            else share(self._batches, view.position, rank, len(view.members))
         )
         for machine, gradient in enumerate(self._function.gradient(parameters, *examples)):
             self._vectors[rank, machine]["gradient"] = gradient

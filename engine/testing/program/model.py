@@ -145,6 +145,10 @@ class ProgramModel:
         number = step.number // STEPS_OF_A_VIEW
         require(number == self._entered.get(part), "V1", part, "computes in view", number)
         view = self._views[number]
+        if step.teaches:
+            is_later = step.position >= self.positions.get(step.step, 0)
+            require(step.rank < len(view.members) == step.replicas and is_later, "W1", part, step)
+            return
         rank = view.members.index(replica)
         require((step.rank, step.replicas) == (rank, len(view.members)), "W1", part, step, "in", view.members)
         if self._writers.is_current(part) and self._may_lead_on(part):

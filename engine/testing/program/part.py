@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ def build_part(schedule: ProgramSchedule, host: SimulatedHost) -> tuple[Part, Pa
     vectors = {name: list(vector) for name, vector in zip(names, state, strict=True)}
     vectors |= {name: [0.0] * len(state[0]) for name in scratch_of(schedule.driver)}
     vectors["norms"] = [0.0] * schedule.function.norms(topology.replicas)
+    entries = getattr(schedule.driver, "taught_minibatches", 0)
+    vectors["predictions"] = [0.0] * entries
     arithmetic.own = (Span("parameters", 0, len(state[0])),)
     seat = PartSeat(
         replica=replica,
@@ -44,6 +47,8 @@ def build_part(schedule: ProgramSchedule, host: SimulatedHost) -> tuple[Part, Pa
         exchanges=schedule.norms.index + 1,
         state=names,
         item_bytes=schedule.item_bytes,
+        entries=entries,
+        entry_size=1,
         step=step,
         points=int(step > 0),
     )
@@ -113,6 +118,14 @@ class Gradients(PartArithmetic):
 
     @override
     def computed(self, step: RunStep, found: list[float]) -> StepDone:
+        predictions, examples = self.body.vectors["predictions"], float(step.position + step.rank + 1)
+        if step.teaches:
+            predictions[step.entry] += step.teaches * examples
+            return StepDone(step.number, 1)
+        if step.distil:
+            known = predictions[step.entry]
+            near = math.isclose(known, examples, rel_tol=1e-9)
+            require(near, "T1", self.id, step, "learns predictions of other examples:", known, examples)
         self.body.vectors["gradient"] = list(found)
         self.model.computed(self.replica, step)
         return StepDone(step.number, 1)
