@@ -191,7 +191,8 @@ class Writer:
 
     def _loop(self, depth: int) -> list[str]:
         name, before = f"k{len(self._loops)}", list(self._numbers)
-        over = self.choose("len(incoming)", "len(incoming)", "1, len(incoming)", "0, len(incoming), 2")
+        ranges = "len(incoming)", "len(incoming)", "1, len(incoming)", "0, len(incoming), 2"
+        over = self.choose(*ranges, "len(incoming) - 1, -1, -1", "len(incoming) - 1, 0, -2")
         self._loops.append(name)
         body = []
         if self.choose(False, False, True):

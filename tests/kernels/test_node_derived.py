@@ -95,6 +95,21 @@ def test_loops_of_any_function_have_its_slopes(text: str, seed: int) -> None:
         assert_agrees(one, other)
 
 
+@pytest.mark.parametrize("over", ["n - 1, -1, -1", "n - 1, 0, -2", "n - 2, -1, -2", "n - 1, -1, -3"])
+@pytest.mark.parametrize("index", ["k", "-1 - k"])
+def test_loops_that_count_down_have_slopes(over: str, index: str) -> None:
+    """Of a linear recurrence, and of one whose slopes need the numbers that it carries."""
+    for carried in ("0.5 * t", "0.5 * t * t"):
+        head = "def function(incoming, weight, bias):\n    n = len(incoming)\n    t = bias"
+        loop = f"    for k in range({over}):\n        t = {carried} + weight[k] * incoming[{index}]"
+        function = function_of(f"{head}\n{loop}\n    return t")
+        nodes = Nodes(3)
+        loops = as_plain_python(downward_text(read_downward(function, None, SIGNATURE), SIGNATURE), tile=2)
+        nodes.state = nodes.states(function)
+        for one, other in zip(_played(loops, nodes), expected_gradients(function, nodes), strict=True):
+            assert_agrees(one, other)
+
+
 @given(seeds.map(upward), seeds)
 @settings(max_examples=examples(15), deadline=None)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -6,6 +6,7 @@ import ast
 import linecache
 import math
 import re
+from types import FunctionType
 from typing import Any, cast
 
 import cloudpickle
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes import ir
+from partita.engine.kernels.nodes.errors import place_of
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
 from partita.engine.kernels.nodes.loops import read_downward, read_upward
 from partita.engine.kernels.nodes.source import carry_source, written
@@ -235,6 +237,24 @@ def test_a_function_carries_its_source_to_where_its_file_is_not() -> None:
     assert "R(0.25)" in upward_text(read_upward(arrived, signature), signature)
     vars(arrived).clear()
     assert written(arrived) is None
+
+
+def test_carried_source_has_the_lines_of_its_file() -> None:
+    """Decorators and comments before a line are counted, as in the file."""
+    above = "def as_is(function):\n    return function\n\n\n@as_is\n"
+    function = function_of(
+        above + "def function(incoming):\n    # table\n\n    return {1: 2.0}[1] * incoming[0]\n"
+    )
+    before = place_of(_refused(function), function)
+    carry_source(function)
+    assert place_of(_refused(function), function) == before
+    assert "{1: 2.0}" in linecache.getline(before.filename, before.line)
+
+
+def _refused(function: FunctionType) -> ir.Unsupported:
+    with pytest.raises(ir.Unsupported) as refused:
+        read_upward(function, Signature((), 1, "float64"))
+    return refused.value
 
 
 def test_the_carried_source_of_another_function_is_not_used() -> None:

@@ -299,12 +299,12 @@ class _Backward:
 
     def _backwards(self, loop: ir.Loop) -> tuple[ir.Operand, ir.Operand, int]:
         """Computes the range of a loop in the other direction."""
-        one, step = ir.Constant(1), ir.Constant(abs(loop.step))
-        last: ir.Operand = self._emit("-", loop.stop, one)
-        if loop.step != 1:
-            n_more = self._emit("//", self._emit("-", last, loop.start), step)
-            last = self._emit("+", loop.start, self._emit("*", n_more, step))
-        return last, self._emit("-", loop.start, one), -loop.step
+        towards = 1 if loop.step > 0 else -1
+        last: ir.Operand = self._emit("-", loop.stop, ir.Constant(towards))
+        if abs(loop.step) != 1:
+            n_more = self._emit("//", self._emit("-", last, loop.start), ir.Constant(loop.step))
+            last = self._emit("+", loop.start, self._emit("*", n_more, ir.Constant(loop.step)))
+        return last, self._emit("-", loop.start, ir.Constant(towards)), -loop.step
 
 
 def _of(array: str) -> str:
@@ -317,13 +317,14 @@ def _over_all(place: ir.Counter, body: Body) -> ir.Loop:
 
 
 def _is_of_edges(loop: ir.Loop) -> bool:
-    """Returns whether a loop counts edges of the node, each once at most."""
-    stop = loop.stop
-    match stop:
-        case ir.Value("-", (end, ir.Constant(less))) if less >= 0:
-            stop = end
-    inside = isinstance(loop.start, ir.Constant) and loop.start.value >= 0
-    return inside and stop == ir.FAN_IN and loop.step > 0
+    """Returns whether a loop counts edges of the node, up or down, each once at most."""
+    low, high, outside = (loop.start, loop.stop, 0) if loop.step > 0 else (loop.stop, loop.start, 1)
+    match high:
+        case ir.Value("-", (end, ir.Constant(less))) if less >= outside:
+            high = end
+        case _ if outside:
+            return False
+    return isinstance(low, ir.Constant) and low.value >= -outside and high == ir.FAN_IN
 
 
 def _is_set_first(body: Body, array: str) -> bool:

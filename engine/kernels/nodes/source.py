@@ -58,7 +58,17 @@ def carry_source(function: FunctionType) -> None:
     ours = (function.__module__ or "").startswith("partita.")
     source = written(function) if is_plain(function) and not ours else None
     if source is not None:
-        vars(function)[_CARRIED] = ast.unparse(source.tree)
+        vars(function)[_CARRIED] = _block(source) or ast.unparse(source.tree)
+
+
+def _block(source: Written) -> str | None:
+    """Returns the lines of a function as they stand in its file, so that errors name them; None if unknown."""
+    with suppress(OSError, SyntaxError):
+        lines, start = inspect.findsource(source.function)
+        text = textwrap.dedent("".join(inspect.getblock(lines[start:])))
+        if any(ast.dump(tree) == ast.dump(source.tree) for tree in _functions(_parsed(text), 1)):
+            return text
+    return None
 
 
 def _names(function: FunctionType) -> dict[str, Any]:
