@@ -62,7 +62,7 @@ def carry_source(function: FunctionType) -> None:
 
 
 def _block(source: Written) -> str | None:
-    """Returns the lines of a function as they stand in its file, so that errors name them; None if unknown."""
+    """Returns the lines of a function as they stand in its file, by which errors name lines; else None."""
     with suppress(OSError, SyntaxError):
         lines, start = inspect.findsource(source.function)
         text = textwrap.dedent("".join(inspect.getblock(lines[start:])))
