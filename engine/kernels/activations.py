@@ -37,10 +37,8 @@ class Loops:
     """`(sums, bias, output)`: as `finish`, from sums of another type into the output."""
     multiply: Callable[[Array, Array], None]
     """`(output, grad)`, flat: `grad *= slope(output)`."""
-    write: Callable[[Array, Array, Array], None]
-    """`(output, grad, out)`, flat: `out = grad * slope(output)`."""
-    add: Callable[[Array, Array, Array], None]
-    """`(output, grad, out)`, flat: `out += grad * slope(output)`."""
+    write: Callable[[Array, Array, Array, bool], None]
+    """`(output, grad, out, accumulate)`, flat: `out = grad * slope(output)`, or adds it."""
 
 
 def activate(function: str, sums: Array) -> None:
@@ -51,8 +49,7 @@ def activate(function: str, sums: Array) -> None:
 
 def add_gradient(function: str, output: Array, grad: Array, out: Array, *, accumulate: bool) -> None:
     """Writes `grad * slope(output)` into `out`, or adds it. All of one shape."""
-    loop = LOOPS[function].add if accumulate else LOOPS[function].write
-    loop(output.reshape(-1), grad.reshape(-1), out.reshape(-1))
+    LOOPS[function].write(output.reshape(-1), grad.reshape(-1), out.reshape(-1), accumulate)
 
 
 def multiply_by_slope(function: str, kernel: Kernel) -> Call:
@@ -119,16 +116,12 @@ def _loops(value: Function, slope: Function) -> Loops:
             grad[i] = downcast(upcast(grad[i]) * slope(upcast(output[i])), grad[i])
 
     @compiled
-    def write(output: Array, grad: Array, out: Array) -> None:
+    def write(output: Array, grad: Array, out: Array, accumulate: bool) -> None:
         for i in range(len(output)):
-            out[i] = downcast(upcast(grad[i]) * slope(upcast(output[i])), out[i])
+            found = upcast(grad[i]) * slope(upcast(output[i]))
+            out[i] = downcast(upcast(out[i]) + found if accumulate else found, out[i])
 
-    @compiled
-    def add(output: Array, grad: Array, out: Array) -> None:
-        for i in range(len(output)):
-            out[i] = downcast(upcast(out[i]) + upcast(grad[i]) * slope(upcast(output[i])), out[i])
-
-    return Loops(activate, finish, finish_into, multiply, write, add)
+    return Loops(activate, finish, finish_into, multiply, write)
 
 
 LOOPS: Final[dict[str, Loops]] = {

@@ -83,15 +83,7 @@ def check_gradients(
     if not input_shapes:
         raise ValueError(f"{layer.kind}: give the shape of its input too, for example (8, 8, 1)")
     grid, sources = _placed(layer, input_shapes)
-    definition = layer.definition
-    if definition is None:
-        raise ValueError(f"{layer.kind} has no node definition, so there is nothing to compare")
-    derived = definition.downward is None
-    if derived and isinstance(layer, Loss):
-        raise ValueError(f"{layer.kind} is a loss without a downward function; write one in its definition")
-    if derived:
-        signature, label = signature_of(grid, sources, "float64"), f"{layer.kind} '{grid.name}'"
-        definition = replace(definition, downward=derived_downward(definition.upward, signature, label=label))
+    definition, derived = _both_functions(grid, sources)
     inputs = [source.shape for source in sources if not _is_target(source)]
     pairs, rows = zip(grid.wirings, inputs, strict=False), (0, grid.n_rows)
     offsets = [wiring.edges(rows, grid.shape, shape)[0] for wiring, shape in pairs]
@@ -118,6 +110,19 @@ def _placed(layer: Layer, shapes: tuple[Shape, ...]) -> tuple[Grid, tuple[Grid, 
         states = layer(*inputs)
     graph = network.graph()
     return graph[states.name], tuple(graph[name] for name in graph[states.name].sources)
+
+
+def _both_functions(grid: Grid, sources: tuple[Grid, ...]) -> tuple[NodeDefinition, bool]:
+    """Returns the definition of a layer, with a `downward`, and whether that is derived."""
+    layer, definition = grid.layer, grid.layer.definition
+    if definition is None:
+        raise ValueError(f"{layer.kind} has no node definition, so there is nothing to compare")
+    if definition.downward is not None:
+        return definition, False
+    if isinstance(layer, Loss):
+        raise ValueError(f"{layer.kind} is a loss without a downward function; write one in its definition")
+    signature, label = signature_of(grid, sources, "float64"), f"{layer.kind} '{grid.name}'"
+    return replace(definition, downward=derived_downward(definition.upward, signature, label=label)), True
 
 
 def _is_target(grid: Grid) -> bool:

@@ -222,15 +222,40 @@ def _some(chosen: Array | slice, first: int, count: int) -> Array | slice:
     return chosen[first : first + count]
 
 
-class DatasetFeed(Feed):
+class ChosenFeed(Feed):
+    """Examples of the data that are chosen for each step."""
+
+    def __init__(self, examples: Examples, seed: int) -> None:
+        """Chooses nothing yet."""
+        self._examples, self.seed = examples, seed
+        self._chosen: Array = np.zeros(0, np.int64)
+
+    @property
+    @override
+    def times(self) -> FeedTimes | None:
+        return self._examples.times
+
+    @override
+    def close(self) -> None:
+        self._examples.close()
+
+    @override
+    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        return self._chosen[first : first + count]
+
+    @override
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
+        self._examples.put(name, box, out, self._chosen, first=first, epoch=self.visit)
+
+
+class DatasetFeed(ChosenFeed):
     """Takes each step's examples from the data, as a sampler says."""
 
     def __init__(self, examples: Examples, sampler: Sampler) -> None:
         """Chooses nothing yet."""
-        self._examples, self._sampler = examples, sampler
-        self._chosen: Array = np.zeros(0, np.int64)
+        super().__init__(examples, sampler.seed)
+        self._sampler = sampler
         self._known: dict[int, Array] = {}  # of the units that follow
-        self.seed = sampler.seed
 
     def choose(self, unit: int, following: Callable[[int], Iterable[int]] | None = None) -> None:
         """Chooses the examples of the next step. Padding is its own examples, once more.
@@ -254,23 +279,6 @@ class DatasetFeed(Feed):
                 if chosen is _NONE:
                     self._known[one] = sampler.padded(one)
             self._examples.ahead([(chosen, sampler.epoch(one)) for one, chosen in self._known.items()])
-
-    @property
-    @override
-    def times(self) -> FeedTimes | None:
-        return self._examples.times
-
-    @override
-    def close(self) -> None:
-        self._examples.close()
-
-    @override
-    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        return self._chosen[first : first + count]
-
-    @override
-    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        self._examples.put(name, box, out, self._chosen, first=first, epoch=self.visit)
 
 
 _NONE: Final = np.zeros(0, np.int64)

@@ -10,18 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-from typing_extensions import override
 
 from partita.engine.data.clients import Division
 from partita.engine.data.order import SHUFFLED, Ordering
-from partita.engine.data.times import FeedTimes
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.actions import Portion
 from partita.engine.protocol.views import JoinedBatches
-from partita.engine.runtime.feed import Examples, Feed
+from partita.engine.runtime.feed import ChosenFeed, Examples
 from partita.engine.runtime.task import CannotGoOn
-from partita.layers.box import Box
 
 
 class JointSampler:
@@ -62,7 +58,7 @@ _VISITS: Final = 1 << 20
 """More passes over a client's examples than a step has."""
 
 
-class JointFeed(Feed):
+class JointFeed(ChosenFeed):
     """Takes a replica's share of each joined batch from the data. Gradients are parts of the batch's mean."""
 
     def __init__(
@@ -76,9 +72,8 @@ class JointFeed(Feed):
             batch: examples that are computed at once.
             division: the examples of each client; None: there are no clients.
         """
-        self._examples, self._sampler, self._batch, self._division = examples, sampler, batch, division
-        self._chosen: Array = np.zeros(0, np.int64)
-        self.seed = sampler.seed
+        super().__init__(examples, sampler.seed)
+        self._sampler, self._batch, self._division = sampler, batch, division
 
     def choose(self, position: int, *, rank: int, replicas: int, alone: bool = False) -> None:
         """Chooses the replica's share of the step at a position. Padding is examples that count for nothing.
@@ -125,20 +120,3 @@ class JointFeed(Feed):
         self.step, self.visit = step, step * _VISITS + portion.visit
         self.position = step * self._sampler.batches.examples
         self.mean_over = self.count
-
-    @property
-    @override
-    def times(self) -> FeedTimes | None:
-        return self._examples.times
-
-    @override
-    def close(self) -> None:
-        self._examples.close()
-
-    @override
-    def numbers(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        return self._chosen[first : first + count]
-
-    @override
-    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        self._examples.put(name, box, out, self._chosen, first=first, epoch=self.visit)

@@ -26,7 +26,7 @@ from partita.engine.kernels.nodes.loops import Function, remembered
 from partita.engine.kernels.nodes.source import first_line
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.engine.numerics import downcast_array, master, storage, upcast_array
+from partita.engine.numerics import storage, stored, upcast_array
 from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, Full
 from partita.layers.graph import Grid
@@ -194,18 +194,18 @@ class _OneNode:
         """Runs the form; returns its numbers in the order of those of plain Python."""
         arrays, n = self._arrays, len(self._signature.parameters)
         for array, value in zip((*arrays.inputs, *arrays.parameters), given, strict=False):
-            array[...] = _stored(np.reshape(value, array.shape), self._signature)
+            array[...] = stored(np.reshape(value, array.shape), array.dtype)
         self._forward()
         if role == "upward":
-            return _numbers(arrays.output).reshape(-1)
+            return _exact(arrays.output)
         state, error = given[1 + n :]
         if self._down is not None:
-            arrays.output[...] = _stored(np.full((1, 1), state), self._signature)
-        arrays.own_grad[...] = _stored(np.full((1, 1), error), self._signature)
+            arrays.output[...] = stored(np.full((1, 1), state), arrays.output.dtype)
+        arrays.own_grad[...] = stored(np.full((1, 1), error), arrays.own_grad.dtype)
         for call in self._backward:
             call()
         found = [arrays.grad_input(0), *self._gradients]
-        return np.concatenate([_numbers(one).reshape(-1) for one in found])
+        return np.concatenate(list(map(_exact, found)))
 
     def _plain_downward(self, given: tuple[Any, ...]) -> Array | None:
         """Calls `downward`; or differences of `upward`, where NaN is for what is not known."""
@@ -281,17 +281,9 @@ def _limited_call(call: Callable[[], Any]) -> Any:
         return None
 
 
-def _stored(numbers: Array, signature: Signature) -> Array:
-    """Converts numbers to the layer's storage type."""
-    kind = storage(signature.precision)
-    if kind == master(signature.precision):
-        return numbers.astype(kind)
-    return downcast_array(numbers.astype(master(signature.precision)), np.empty(numbers.shape, kind))
-
-
-def _numbers(array: Array) -> Array:
-    """Converts stored numbers to float64."""
-    return (upcast_array(array) if array.dtype == np.uint16 else array).astype(np.float64)
+def _exact(array: Array) -> Array:
+    """Returns stored numbers as float64, flat."""
+    return upcast_array(array).astype(np.float64).reshape(-1)
 
 
 def rejection(
@@ -345,14 +337,12 @@ def _drawn(signature: Signature) -> Iterator[tuple[Any, ...]]:
         lambda size: draw.uniform(0.1, 1, size),
         lambda size: draw.integers(-2, 4, size),
     )
-    n_edges = max(signature.least, 1)
-    sizes = [n_edges, *(n_edges if kind == "e" else 1 for _, kind in signature.parameters), 2]
-    single = [False, *(kind == "n" for _, kind in signature.parameters)]
+    n_edges, kind = max(signature.least, 1), storage(signature.precision)
+    sizes = [n_edges, *(n_edges if of == "e" else 1 for _, of in signature.parameters), 2]
+    single = [False, *(of == "n" for _, of in signature.parameters)]
     for numbers_of in kinds:
         for example in range(_EXAMPLES):
-            arrays = [
-                _numbers(_stored(np.asarray(numbers_of(size=size), np.float64), signature)) for size in sizes
-            ]
+            arrays = [_exact(stored(np.asarray(numbers_of(size=size)), kind)) for size in sizes]
             state, error = arrays.pop()
             given = [float(one[0]) if is_one else one for one, is_one in zip(arrays, single, strict=True)]
             # half of the states are one that comes in

@@ -11,11 +11,6 @@ from partita.engine.kernels.nodes import ir
 E = ir.Operand
 
 
-def constant(value: float) -> ir.Constant:
-    """Makes a constant of a number."""
-    return ir.Constant(value)
-
-
 def _sum(a: E, b: E) -> E:
     return ir.Value("+", (a, b))
 
@@ -26,7 +21,7 @@ def _less(a: E, b: E) -> E:
 
 def times(a: E, b: E) -> E:
     """Makes a product; of 1, the other factor."""
-    return b if a == constant(1.0) else a if b == constant(1.0) else ir.Value("*", (a, b))
+    return b if a == ir.Constant(1.0) else a if b == ir.Constant(1.0) else ir.Value("*", (a, b))
 
 
 def over(a: E, b: E) -> E:
@@ -39,8 +34,8 @@ def negative(a: E) -> E:
     return ir.Value("-", (a,))
 
 
-def _call(name: str, *arguments: E) -> E:
-    return ir.Value(name, arguments)
+def _call(name: str, x: E) -> E:
+    return ir.Value(name, (x,))
 
 
 def _root(x: E) -> E:
@@ -53,7 +48,7 @@ def _square(x: E) -> E:
 
 def _sided(x: E, a: E) -> E:
     """Makes `a`, with the sign of x."""
-    zero = constant(0.0)
+    zero = ir.Constant(0.0)
     below = ir.Value("choice", (ir.Value("<", (x, zero)), negative(a), zero))
     return ir.Value("choice", (ir.Value(">", (x, zero)), a, below))
 
@@ -61,16 +56,18 @@ def _sided(x: E, a: E) -> E:
 def _power(a: E, y: E, base: E, exponent: E) -> tuple[E, ...]:
     if isinstance(exponent, ir.Constant):
         lower = exponent.value - 1
-        slope = constant(1.0) if lower == 0 else base if lower == 1 else None
+        slope = ir.Constant(1.0) if lower == 0 else base if lower == 1 else None
         slope = slope or ir.Value("**", (base, ir.Constant(lower)))
-        return (times(times(a, constant(float(exponent.value))), slope),)
-    lower_power = ir.Value("**", (base, _less(exponent, constant(1.0))))
-    log = ir.Value("choice", (ir.Value(">", (base, constant(0.0))), _call("math.log", base), constant(0.0)))
+        return (times(times(a, ir.Constant(float(exponent.value))), slope),)
+    lower_power = ir.Value("**", (base, _less(exponent, ir.Constant(1.0))))
+    log = ir.Value(
+        "choice", (ir.Value(">", (base, ir.Constant(0.0))), _call("math.log", base), ir.Constant(0.0))
+    )
     return times(times(a, exponent), lower_power), times(times(a, y), log)
 
 
-_ONE, _TWO = constant(1.0), constant(2.0)
-_BELL: Final = constant(2 / math.sqrt(math.pi))
+_ONE, _TWO = ir.Constant(1.0), ir.Constant(2.0)
+_BELL: Final = ir.Constant(2 / math.sqrt(math.pi))
 
 SLOPES: Final[dict[str, Callable[..., tuple[E, ...]]]] = {
     "/": lambda a, y, x, z: (over(a, z), negative(over(times(a, y), z))),
@@ -106,9 +103,9 @@ SLOPES: Final[dict[str, Callable[..., tuple[E, ...]]]] = {
     "math.fmod": lambda a, y, x, z: (a, negative(times(a, ir.Value("math.trunc", (over(x, z),), "int")))),
     "math.hypot": lambda a, y, x, z: (over(times(a, x), y), over(times(a, z), y)),
     "math.log": lambda a, y, x: (over(a, x),),
-    "math.log10": lambda a, y, x: (over(a, times(x, constant(math.log(10)))),),
+    "math.log10": lambda a, y, x: (over(a, times(x, ir.Constant(math.log(10)))),),
     "math.log1p": lambda a, y, x: (over(a, _sum(_ONE, x)),),
-    "math.log2": lambda a, y, x: (over(a, times(x, constant(math.log(2)))),),
+    "math.log2": lambda a, y, x: (over(a, times(x, ir.Constant(math.log(2)))),),
     "math.pow": _power,
     "math.sin": lambda a, y, x: (times(a, _call("math.cos", x)),),
     "math.sinh": lambda a, y, x: (times(a, _call("math.cosh", x)),),

@@ -12,7 +12,7 @@ from partita.engine.kernels.nodes.loops import BackwardLoops
 from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.views import columns, rows_of
-from partita.engine.numerics import downcast_array, upcast_array
+from partita.engine.numerics import downcast_array, stored, upcast_array
 from partita.layers.box import Spans
 
 Loop = Callable[..., None]
@@ -38,9 +38,7 @@ class NodeLoopKernel(Kernel):
         w, x = self._wiring, self._given[0]
         if len(self._given) > 1:
             x = np.zeros((self._firsts[-1], context.batch), context.dtype)
-        padding = np.full(context.batch, context.grid.layer.padding_value, context.master)
-        if context.dtype != context.master:
-            padding = downcast_array(padding, np.empty(context.batch, context.dtype))
+        padding = stored(np.full(context.batch, context.grid.layer.padding_value), context.dtype)
         self._x = x
         self._table = (x, padding, w.senders, w.firsts, w.counts, w.edges, w.owns, w.width)
         self.gradient_by_rows = not context.grid.shares_weights

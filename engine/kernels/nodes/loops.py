@@ -164,8 +164,8 @@ def down_loops(upward: Function, downward: Function | None, signature: Signature
     table, flats, state, sums = _nothing(signature)
 
     def warm(names: Names) -> None:
-        bounds = np.empty(0, np.int32)
-        names["backward_input"](*table, bounds, bounds, *flats, state, state, _as_sums(state), 0, 0)
+        bounds, errors = np.empty(0, np.int32), np.empty((0, 0), master(signature.precision))
+        names["backward_input"](*table, bounds, bounds, *flats, state, state, errors, 0, 0)
         if sums:
             names["backward_parameters"](*table, *flats, state, state, *sums, 0, 0, 0, 0)
 
@@ -180,7 +180,3 @@ def _nothing(signature: Signature) -> tuple[tuple[Any, ...], tuple[Array, ...], 
     short, long = np.empty(0, np.int32), np.empty(0, np.int64)
     table = (state, flat, short, long, short, long, long, 0)
     return table, (flat,) * n, state, (np.empty(0, master(signature.precision)),) * n
-
-
-def _as_sums(state: Array) -> Array:
-    return np.empty((0, 0), np.float32) if state.dtype == np.uint16 else state

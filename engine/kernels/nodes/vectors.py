@@ -9,7 +9,7 @@ the errors of a sender are added in the order of the receivers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,17 +203,21 @@ class _Module:
         with lines.inside(nodes):
             if wired:
                 lines("first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]", *each_node)
-            for name, kind in self._signature.parameters:
-                if name in self._signature.shared:
-                    length = f"p_{name}.shape[0]"
-                    of_edges = f"own % ({length} // fan_in) * fan_in"
-                    lines(f"set_{name} = {of_edges if kind == 'e' else f'own % {length}'}")
-                if kind == "n":
-                    lines(f"n_{name} = upcast(p_{name}[{places[name][0] if wired else 'begin + n'}])")
+            lines(*self._own_numbers(places))
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
                 lines(f"m = {TILE} if state.shape[1] - at > {TILE} else state.shape[1] - at", *each_tile)
                 writer.write()
         self._parts.append("\n".join(["@compiled", f"def {head}:", *lines.lines]))
+
+    def _own_numbers(self, places: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+        """Yields lines that find where a node's shared parameters begin, and its own numbers."""
+        for name, kind in self._signature.parameters:
+            if name in self._signature.shared:
+                length = f"p_{name}.shape[0]"
+                of_edges = f"own % ({length} // fan_in) * fan_in"
+                yield f"set_{name} = {of_edges if kind == 'e' else f'own % {length}'}"
+            if kind == "n":
+                yield f"n_{name} = upcast(p_{name}[{places[name][0] if places else 'begin + n'}])"
 
     def _prepared(self, body: Body) -> tuple[Body, Varying]:
         given = ir.INCOMING, ir.STATE, ir.ERROR, SUM
