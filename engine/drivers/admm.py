@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from typing_extensions import override
 
 from partita.engine.drivers.local_sgd import LocalDriver
+from partita.engine.drivers.scaled_losses import computed
 from partita.engine.parameters.optimizers import Momentum, Optimizer
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.exchange import Tree
@@ -69,6 +70,7 @@ class ADMM(LocalDriver):
         by: how replicas add up vectors at the end of a round.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        loss_scale: of a plan in float16: the settings of each replica's scale; None: `LossScale()`.
         rho: factor of the squared distance from z, above 0; the first one where it is adapted.
         adapts: whether rho is doubled or halved where one residual is more than ten times the other one.
             After a change of the replicas it begins again with the first one.
@@ -123,10 +125,10 @@ class ADMM(LocalDriver):
                 yield from _passed(steps)
                 continue
             for step in steps:
-                yield a.Compute(step, alone=True)
-                terms = {"gradient": me.share, "duals": 1.0, "parameters": rho, "consensus": -rho}
-                yield a.Combine("gradient", terms)
-                yield a.Apply(self.optimizer)
+                if (yield from computed(me, step, self.loss_scale, alone=True)):
+                    terms = {"gradient": me.share, "duals": 1.0, "parameters": rho, "consensus": -rho}
+                    yield a.Combine("gradient", terms)
+                    yield a.Apply(self.optimizer)
                 yield a.SafePoint()
             found = yield from self._agree(me, rho)
             is_done = found.are_small

@@ -12,10 +12,9 @@ Rajbhandari and others, "ZeRO", 2020, section 5.1 (an optimizer whose state is s
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from typing_extensions import override
 
@@ -23,7 +22,7 @@ from partita.engine.drivers.compressed import check_compressor, check_exchange, 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.loss_scale import LossScale
 from partita.engine.drivers.replica_links import fastest_of
-from partita.engine.drivers.scaled_losses import check_scalable
+from partita.engine.drivers.scaled_losses import computed, scale_for
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
@@ -154,15 +153,7 @@ class AllReduce(Driver):
     @override
     def fitted(self, plan: Plan) -> AllReduce:
         found = replace(self, by=fastest_of(plan)) if self.by == "auto" else self
-        if plan.precision == "float16":
-            check_scalable(plan)
-            return replace(found, loss_scale=self.loss_scale or LossScale())
-        if self.loss_scale is not None:
-            raise ValueError(
-                f"AllReduce has a loss_scale, and the plan computes in {plan.precision}, whose gradients do "
-                'not vanish; leave it out, or partition(..., precision="float16")'
-            )
-        return found
+        return replace(found, loss_scale=scale_for(self, self.loss_scale, plan))
 
     @override
     def describe(self, computers: Sequence[Sequence[str]]) -> str:
@@ -174,9 +165,7 @@ class AllReduce(Driver):
     def replica(self, me: Member) -> a.Program:
         by, own = self._algorithm, self.shard_optimizer
         for step in me.steps():
-            if self.loss_scale is None:
-                yield a.Compute(step)
-            elif not (yield from self._compute_scaled(me, step, self.loss_scale)):
+            if not (yield from computed(me, step, self.loss_scale)):
                 yield a.SafePoint()
                 continue
             if self.compress is not None:
@@ -190,17 +179,3 @@ class AllReduce(Driver):
             if own:
                 yield a.AllGather("parameters", by=by)
             yield a.SafePoint()
-
-    @staticmethod
-    def _compute_scaled(me: Member, step: int, settings: LossScale) -> Generator[a.Action, Any, bool]:
-        """Computes the gradient with the scale of the step; returns whether all parts of all replicas have a
-        finite one, which is then divided by the scale.
-        """
-        state = me.loss_scale or settings.first
-        yield a.Compute(step, loss_scale=state.scale)
-        norms = yield a.Dots((("gradient", "gradient"),), by=Tree())
-        finite = all(math.isfinite(norm) for norms_of_replica in norms for norm in norms_of_replica)
-        me.loss_scale = settings.after(state, finite=finite)
-        if finite:
-            yield a.Combine("gradient", {"gradient": 1.0 / state.scale})
-        return finite

@@ -80,6 +80,8 @@ class Codistillation(LocalDriver):
     exchange: Literal["parameters", "predictions"] = "parameters"
     keep_every: int | None = 500
 
+    scales_losses: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         super().__post_init__()
         of = "Codistillation's "

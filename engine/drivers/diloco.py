@@ -36,6 +36,7 @@ class DiLoCo(LocalDriver):
         by: how replicas add up vectors at the end of a round.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        loss_scale: of a plan in float16: the settings of each replica's scale; None: `LossScale()`.
         outer_learning_rate: of the outer optimizer. With 1, and no momentum, DiLoCo is `LocalSGD`.
         outer_momentum: of the outer optimizer, from 0 to below 1.
         nesterov: whether that momentum is Nesterov's.

@@ -45,6 +45,7 @@ class DynamicAveraging(LocalDriver):
         by: how replicas add up vectors.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        loss_scale: of a plan in float16: the settings of each replica's scale; None: `LossScale()`.
         delta: the largest squared distance of a replica's parameters from the reference, above 0.
 
     Raises:
@@ -78,7 +79,7 @@ class DynamicAveraging(LocalDriver):
     def replica(self, me: Member) -> a.Program:
         violations = 0  # since the last reference; begins again after a change of the replicas
         for steps in me.rounds(self.every):
-            yield from self.local_steps(steps)
+            yield from self.local_steps(me, steps)
             yield a.Combine("drift", {"parameters": 1.0, "reference": -1.0})
             squares = yield a.Dots(_DRIFT, by=Tree())
             members = tuple(rank for rank in range(me.replicas) if squares[rank][0] > self.delta)

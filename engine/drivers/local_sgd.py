@@ -15,13 +15,15 @@ Basu and others, "Qsparse-local-SGD", 2019, algorithm 1 (compressed changes with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from typing_extensions import override
 
 from partita.engine.drivers.compressed import check_exchange, exchange
 from partita.engine.drivers.driver import Driver
+from partita.engine.drivers.loss_scale import LossScale
+from partita.engine.drivers.scaled_losses import computed, scale_for
 from partita.engine.parameters.compression import Compressor
 from partita.engine.parameters.optimizers import SGD, Optimizer
 from partita.engine.protocol import actions as a
@@ -29,6 +31,7 @@ from partita.engine.protocol.exchange import Algorithm, Ring
 from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.views import Member
 from partita.layers.checks import check_fields, check_whole
+from partita.partitioner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class LocalDriver(Driver):
         by: how replicas add up vectors at the end of a round.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        loss_scale: of a plan in float16: the settings of the scale of each replica, as under `AllReduce`.
 
     Raises:
         ValueError: a setting is out of range.
@@ -65,6 +69,9 @@ class LocalDriver(Driver):
     by: Algorithm = field(default=Ring())
     optimizer: Optimizer = field(default=SGD(0.05))
     elastic: tuple[int, int] | None = None
+    loss_scale: LossScale | None = field(default=None, kw_only=True, metadata={"option": ""})
+
+    scales_losses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -88,16 +95,20 @@ class LocalDriver(Driver):
         return True
 
     @override
+    def fitted(self, plan: Plan) -> Driver:
+        return replace(self, loss_scale=scale_for(self, self.loss_scale, plan))
+
+    @override
     def replica(self, me: Member) -> a.Program:
         for steps in me.rounds(self.every):
-            yield from self.local_steps(steps)
+            yield from self.local_steps(me, steps)
             yield from self.end_of_round(me)
 
-    def local_steps(self, steps: Iterator[int]) -> a.Program:
+    def local_steps(self, me: Member, steps: Iterator[int]) -> a.Program:
         """Yields the actions of the steps that a replica makes alone."""
         for step in steps:
-            yield a.Compute(step, alone=True)
-            yield a.Apply(self.optimizer)
+            if (yield from computed(me, step, self.loss_scale, alone=True)):
+                yield a.Apply(self.optimizer)
             yield a.SafePoint()
 
     def end_of_round(self, me: Member) -> a.Program:
@@ -125,6 +136,7 @@ class LocalSGD(LocalDriver):
         by: how replicas add up vectors at the end of a round.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        loss_scale: of a plan in float16: the settings of each replica's scale; None: `LossScale()`.
         compress: replicas exchange short messages of what they have changed since the last mean, in the place
             of parameters: `TopK`, `OneBit`, `Int8` (by `Ring()`) or `PowerSGD`. What a message lacks is added
             to the replica's next change; it belongs to the replica's state, as under `AllReduce`.
@@ -167,6 +179,7 @@ class ParameterAveraging(LocalSGD):
         by: how replicas add up parameters.
         optimizer: updates the parameters of each replica by its own gradients, with a state of its own.
         elastic: the least and the most replicas, as under `AllReduce`.
+        loss_scale: of a plan in float16: the settings of each replica's scale; None: `LossScale()`.
         compress: makes the messages of what replicas have changed, as under `LocalSGD`.
 
     Raises:

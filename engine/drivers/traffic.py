@@ -87,9 +87,10 @@ def traffic(
                     numbers = Numbers(size, item_bytes)
                     found = _added(found, action, members.index(me.rank), len(members), numbers)
             case a.Dots(pairs=pairs):
-                parts = me.replicas * len(sizes)
-                numbers = Numbers(parts * len(pairs), _DOT_BYTES)
-                found = _added(found, action, me.rank * len(sizes) + machine, parts, numbers)
+                numbers = Numbers(me.replicas * len(sizes) * len(pairs), _DOT_BYTES)
+                members = (*range(me.replicas),) if action.among is None else action.among
+                rank, parts = members.index(me.rank) * len(sizes) + machine, len(members) * len(sizes)
+                found = _added(found, action, rank, parts, numbers)
                 ones = ((1.0,) * len(pairs),) * me.replicas
                 result = ones if products is None else products(action)
             case a.ExchangeMessages(compress=compress):

@@ -208,11 +208,14 @@ class Dots:
     Args:
         pairs: two vectors each; a pair of one vector with itself gives its squared norm.
         by: the algorithm of the all-reduce, see `exchange`.
+        among: the ranks of the replicas that take part, as in `AllReduce`; those of others have no meaning
+            then. Among itself alone a replica waits for no other one.
     """
 
     pairs: tuple[tuple[str, str], ...]
     _: KW_ONLY
     by: Any
+    among: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

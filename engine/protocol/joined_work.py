@@ -291,13 +291,16 @@ class JoinedWork(Work):
         view = self._view
         if self.stage is not Stage.COPYING or view is None or not self._exchanges.complete:
             return
+        if self.step is None or self._loss_scale is None:
+            self._loss_scale = view.loss_scale  # else it is that of the part's own state
         if self.step is None:
             self.step, self.points, self._loaded = view.step, view.points, False
             yield StateReceived(view.step)
         assert (self.step, self.points) == (view.step, view.points), (self.step, self.points, view)
         self.stage = Stage.AT_WORK
-        self._scale, self._loss_scale = view.scale, view.loss_scale
+        self._scale = view.scale
         self._member = Member(self._seat.replica, self._seat.machine, view, self._batches)
+        self._member.loss_scale = self._loss_scale
         self._reports.begin(now)
         self._teaching.begin_view()
         self._changed = self._combined = self._computes = False

@@ -333,7 +333,7 @@ class Exchanges(Carrier):
 
     def _machine(self, action: ExchangeAction, number: int, one: SharedSpan, length: int) -> Exchange | None:
         if number not in self._machines:
-            among = None if isinstance(action, Dots | ExchangeMessages) else action.among
+            among = None if isinstance(action, ExchangeMessages) else action.among
             members = self._partners(one, among, rooted=isinstance(action.by, Broadcast))
             if len(members) == 1 or self._seat.name not in (member.name for member in members):
                 return None

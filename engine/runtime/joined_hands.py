@@ -21,6 +21,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.joined_work import JoinedWork
 from partita.engine.protocol.kept_vector import Kept
 from partita.engine.protocol.loss_scale import ScaleState
+from partita.engine.protocol.names import part_name
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import PartSeat, RunStep, SharedSpan
 from partita.engine.protocol.views import JoinedBatches
@@ -174,7 +175,8 @@ class JoinedHands(Hands):
         own = found.manifest.run == self.run
         step = max(record.version for record in found.records.values()) if own else self.first_step
         unsent = OwnState(names, self._unsent(task, found), apart) if names else None
-        scales = (record.loss_scale for record in found.records.values())
+        mine = found.records.get(part_name(task.replica, task.machine)) if apart else None
+        scales = (record.loss_scale for record in (*filter(None, [mine]), *found.records.values()))
         return _Loaded(step, found.updates(slots), unsent, next(filter(None, scales), None))
 
     def _unsent(self, task: PartTask, found: Checkpoint) -> dict[str, Vector]:

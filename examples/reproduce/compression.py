@@ -2,10 +2,10 @@
 
     python -m examples.reproduce.compression [SEED ...]        (about half a minute for each seed)
 
-Four replicas train on scikit-learn's digits, with a rate for each compressor: by synchronous SGD, and by
-Downpour, whose pushes are compressed. The bytes are those that a replica sends in a step, by the formulas of
-the compressors; tests/drivers/test_compression.py compares these with what was sent. Sources: see
-`partita.engine.parameters.compression`.
+Four replicas train on scikit-learn's digits, with a rate for each compressor: by synchronous SGD, by
+Downpour, whose pushes are compressed, and by local SGD, where the change of a round is. The bytes are those
+that a replica sends in a step, by the formulas of the compressors; the tests of drivers compare these with
+what was sent. Sources: see `partita.engine.parameters.compression`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from examples.digits import data
-from partita.engine import SGD, AllReduce, Downpour, Momentum, Optimizer, evaluate, train
+from partita.engine import SGD, AllReduce, Downpour, LocalSGD, Momentum, Optimizer, evaluate, train
 from partita.engine.parameters.compression import Compressor, Int8, OneBit, PowerSGD, TopK
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
@@ -42,6 +42,14 @@ PUSHES: dict[str, Case] = {
     "Downpour, top 1%, no feedback": (TopK(0.01, feedback=False), SGD(0.05)),
 }
 """Likewise, of Downpour."""
+
+EVERY = 9
+ROUNDS: dict[str, Case] = {
+    "local SGD, none": (None, SGD(0.1)),
+    "local SGD, top 1%": (TopK(0.01), SGD(0.1)),
+    "local SGD, top 1%, no feedback": (TopK(0.01, feedback=False), SGD(0.1)),
+}
+"""Likewise, of local SGD with rounds of EVERY steps."""
 
 
 def network() -> Network:
@@ -73,19 +81,21 @@ def bytes_of(plan: Plan, compress: Compressor | None, steps: int, *, pushes: boo
 def accuracy_of(case: str, seed: int, *, epochs: int = EPOCHS) -> tuple[float, float]:
     """The accuracy on held-out digits of one run, and the bytes that a replica sends in a step."""
     training, held_out = data(seed)
-    compress, optimizer = (CASES | PUSHES)[case]
+    compress, optimizer = (CASES | PUSHES | ROUNDS)[case]
     plan = partition(network(), Cluster.local(machines=1), batch=BATCH)
+    settings = {"replicas": REPLICAS, "compress": compress, "optimizer": optimizer}
     kind = Downpour if case in PUSHES else AllReduce
-    driver = kind(replicas=REPLICAS, compress=compress, optimizer=optimizer)
+    driver = LocalSGD(every=EVERY, **settings) if case in ROUNDS else kind(**settings)
     run = train(plan, training, driver=driver, epochs=epochs, seed=seed, show="nothing")
     accuracy = evaluate(run, held_out, show="nothing").accuracy
-    return accuracy, bytes_of(plan, compress, max(run.steps), pushes=case in PUSHES)
+    sent = bytes_of(plan, compress, max(run.steps), pushes=case in PUSHES)
+    return accuracy, sent / EVERY if case in ROUNDS else sent
 
 
 def main(*seeds: str) -> None:
     """Trains every case for each seed, and prints a table."""
     print(f"{'compression':<30} {'accuracy':>17} {'bytes a step':>13} {'fewer':>7}")
-    for cases in (CASES, PUSHES):
+    for cases in (CASES, PUSHES, ROUNDS):
         whole = 0.0
         for case in cases:
             found = [accuracy_of(case, int(seed)) for seed in seeds or "01234"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from partita.engine import (
     SGD,
     Adam,
     AllReduce,
+    Codistillation,
     Downpour,
+    FedAvg,
     LocalSGD,
     LossScale,
     Run,
@@ -26,12 +28,18 @@ from partita.engine import (
     evaluate,
     train,
 )
+from partita.engine.drivers.traffic import traffic
 from partita.engine.parameters import initialise
+from partita.engine.parameters.compression import Compressor, TopK
 from partita.engine.protocol import actions as a
 from partita.engine.protocol.loss_scale import ScaleState
+from partita.engine.protocol.names import part_name
 from partita.engine.protocol.views import Member
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.joined_hands import shared_spans
 from partita.layers import L2, BatchNorm, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
+from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
 
 HIGH = LossScale(start=2.0**23, double_after=5)
@@ -113,6 +121,49 @@ def test_all_parts_skip_the_same_steps_and_do_the_others_as_in_float32(on_thread
         assert np.abs(run.parameters[name] - numbers).max() < 0.02 * moved, name
 
 
+@dataclass(frozen=True)
+class SkippingRounds(LocalSGD):
+    """Leaves out the updates of some steps."""
+
+    without: tuple[int, ...] = ()
+
+    @override
+    def local_steps(self, me: Member, steps: Iterator[int]) -> a.Program:
+        for step in steps:
+            yield a.Compute(step, alone=True)
+            if step not in self.without:
+                yield a.Apply(self.optimizer)
+            yield a.SafePoint()
+
+
+@pytest.mark.parametrize("compress", [None, TopK(1.0)], ids=str)
+def test_replicas_that_compute_alone_have_a_scale_each(
+    compress: Compressor | None, on_threads: list[WatchedThreads]
+) -> None:
+    """Its parts take one decision, and no other replica is asked. Each skips its first steps."""
+    plain, plan = plan_of(precision="float32"), plan_of(2)
+    start = first_parameters(plain)
+    settings: dict[str, Any] = {"replicas": 2, "every": 4, "optimizer": SGD(0.1), "compress": compress}
+    driver = LocalSGD(loss_scale=LossScale(start=HIGH.start), **settings)
+    run = trained(plan, driver)
+    assert run.loss_scale is not None and run.steps == (8, 8)
+    skipped = run.loss_scale.skipped
+    assert 0 < skipped < 8 and run.loss_scale.scale == HIGH.start / 2**skipped
+    without = tuple(range(skipped))
+    expected = trained(plain, SkippingRounds(without=without, **settings)).parameters
+    for name, numbers in expected.items():
+        moved = np.abs(numbers - start[name]).max()
+        assert np.abs(run.parameters[name] - numbers).max() < 0.02 * moved, name
+    spans = shared_spans(layout_of(plan, shards=1))
+    for machine, (one,) in enumerate(spans):
+        counters: Any = on_threads[0].boxes[part_name(0, machine)].counters
+        sent = sum(counters.sent_of(kind).payload_bytes for kind in ("PartialChunk", "FinalChunk"))
+        sizes = [whole.stop - whole.start for (whole,) in spans]
+        run_of: dict[str, Any] = {"examples": 64, "batch": 8, "epochs": 2, "sizes": sizes}
+        formula = traffic(driver, machine=machine, shapes=one.tensors, **run_of)
+        assert sent == formula.n_bytes
+
+
 @pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_goes_on_has_the_bits_and_the_scale_of_one(
     tmp_path: Path, on_threads: object, sharded: bool
@@ -184,9 +235,17 @@ def normalised() -> Network:
     [
         (
             lambda: trained(plan_of(), Downpour()),
-            "Downpour does not scale losses, .* train with AllReduce, or ",
+            "Downpour does not scale losses, .* train with AllReduce, LocalSGD or DiLoCo, or ",
         ),
-        (lambda: trained(plan_of(), LocalSGD()), "LocalSGD does not scale losses"),
+        (
+            lambda: trained(plan_of(), Codistillation(replicas=2)),
+            "Codistillation does not scale losses, .* train with AllReduce, LocalSGD or DiLoCo, or ",
+        ),
+        (lambda: trained(plan_of(), FedAvg(rounds=1), epochs=None), "FedAvg does not scale losses"),  # type: ignore[arg-type]
+        (
+            lambda: LocalSGD(loss_scale=HIGH).fitted(plan_of(precision="bfloat16")),
+            "LocalSGD has a loss_scale",
+        ),
         (
             lambda: trained(plan_of(), Sandblaster(method=LBFGS()), epochs=None),  # type: ignore[arg-type]
             "Sandblaster does not scale losses",

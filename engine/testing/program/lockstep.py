@@ -204,7 +204,11 @@ class _Step:
             if isinstance(action.of, a.Portion)
             else share(self._batches, view.position, rank, len(view.members))
         )
-        for machine, gradient in enumerate(self._function.gradient(parameters, *examples)):
+        gradients = self._function.gradient(parameters, *examples)
+        if (scale := action.loss_scale) != 1.0:
+            is_hit = rank == action.step % len(view.members)
+            gradients = self._function.scaled(gradients, action.step, scale, is_hit=is_hit)
+        for machine, gradient in enumerate(gradients):
             self._vectors[rank, machine]["gradient"] = gradient
 
     def _products(self, pairs: Sequence[tuple[str, str]]) -> tuple[tuple[float, ...], ...]:

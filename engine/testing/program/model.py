@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.names import machine_of, part_indices, part_name
 from partita.engine.protocol.program_effects import STEPS_OF_A_VIEW, RunStep
 from partita.engine.protocol.replica_messages import View
@@ -46,6 +47,7 @@ class ProgramModel:
         backup_workers: int,
         writers: Writers,
         rounds: bool = False,
+        loss_scale: Callable[[int], ScaleState | None] = lambda step: None,
     ) -> None:
         """A model of a run that begins.
 
@@ -57,6 +59,7 @@ class ProgramModel:
             backup_workers: replicas that a sum leaves out, those that come last.
             writers: the processes that may act.
             rounds: whether replicas compute portions of clients in a step, and some of them may have none.
+            loss_scale: of a step; None: losses are not scaled.
         """
         self.positions: dict[int, int] = {0: 0}
         self.apart = False
@@ -72,6 +75,7 @@ class ProgramModel:
         self._backup_workers: Final = backup_workers
         self._writers: Final = writers
         self._rounds: Final = rounds
+        self._loss_scale: Final = loss_scale
         self._views: dict[int, View] = {}
         self._places_of: dict[tuple[int, int], tuple[int, ...]] = {}  # by view and machine
         self._members: dict[int, Mapping[str, int]] = {}  # by view: incarnations of its parts
@@ -155,6 +159,15 @@ class ProgramModel:
             settled = self.positions.get(step.step)
             require(step.position == settled, "W1", part, "computes", step, "and the step is at", settled)
             self._running[step.step] = (number, step.replicas)
+            wanted = self._loss_scale(step.step)
+            same = wanted is None or step.loss_scale == wanted.scale
+            require(same, "S1", part, "computes", step, "and the loss scale is", wanted)
+
+    def requires_scale(self, part: ProcessId, step: int, found: ScaleState | None) -> None:
+        """Requires that a file of the state after some steps has the loss scale of then (S1)."""
+        wanted = self._loss_scale(step)
+        same = found == wanted or (step == 0 and found is None)
+        require(same, "S1", part, "writes the loss scale", found, "after step", step, "not", wanted)
 
     def computed(self, replica: int, step: RunStep) -> None:
         """Notes a share of a step's examples."""
@@ -230,6 +243,7 @@ class ProgramModel:
         view = self._views[number]
         position = self.positions[step - 1]
         before = View(number, view.members, 0, step - 1, position, view.until, scale=view.scale)
+        before = replace(before, loss_scale=self._loss_scale(step - 1))
         expected = [_flat(state) for state in self._next_states(before, self.state(step - 1))]
         if not expected:
             return

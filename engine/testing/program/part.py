@@ -51,6 +51,7 @@ def build_part(schedule: ProgramSchedule, host: SimulatedHost) -> tuple[Part, Pa
         entry_size=1,
         step=step,
         points=int(step > 0),
+        loss_scale=schedule.loss_scales.get(-1 if host.checkpoint is None else host.checkpoint),
     )
     arithmetic.work = schedule.kind(JoinedWork)(seat, schedule.batches, retry_s=RETRY_S)
     part = schedule.kind(Part)(schedule.driver.replica, arithmetic.work, version=step)
@@ -110,6 +111,9 @@ class Gradients(PartArithmetic):
             first, stop, joined = share(schedule.batches, step.position, step.rank, step.replicas)
             n = stop - first if step.alone else joined
         gradients = schedule.function.gradient(parameters, first, stop, n)
+        if (scale := step.loss_scale) != 1.0:
+            is_hit = step.alone or step.rank == step.step % step.replicas
+            gradients = schedule.function.scaled(gradients, step.step, scale, is_hit=is_hit)
         longest_s = schedule.scenario.step_s * schedule.slowness(self.replica)
         longest_s *= 0.25 if step.teaches else 1.0  # without a backward pass
         wait_s = longest_s * (0.2 + 0.8 * self.world.random.random())
@@ -161,6 +165,8 @@ class Gradients(PartArithmetic):
     @override
     def persists(self, order: Persist) -> object:
         """Returns the numbers of the state that the part updates, as they are now, by place."""
+        self.model.requires_scale(self.id, order.version, order.loss_scale)
+        self.schedule.loss_scales[order.checkpoint] = order.loss_scale
         numbers = enumerate(zip(*self.state, strict=True))
         return {place: both for place, both in numbers if None not in both}
 

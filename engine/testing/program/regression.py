@@ -119,6 +119,22 @@ class Regression:
                 change = momentum[i] = DECAY * momentum[i] + change
             parameters[i] -= RATE * scale * change
 
+    def overflows(self, step: int, scale: float) -> bool:
+        """Returns whether gradients of a step are not finite with a scale of its loss."""
+        return scale > 2.0 ** Random(f"{self.start} {step}").randint(10, 16)
+
+    def scaled(
+        self, gradients: Sequence[Sequence[float]], step: int, scale: float, *, is_hit: bool
+    ) -> list[list[float]]:
+        """Returns gradients times a scale. Where it is too high one machine has a number that is not finite,
+        in a replica that `is_hit`.
+        """
+        found = [[scale * number for number in part] for part in gradients]
+        if is_hit and self.overflows(step, scale):
+            machines = [machine for machine, n in enumerate(self.own) if n]
+            found[machines[step % len(machines)]][0] = math.inf
+        return found
+
     def _cut(self, whole: Sequence[T]) -> list[list[T]]:
         """The vectors of the machines, each with the shared numbers at its end."""
         shared, start, parts = list(whole[sum(self.own) :]), 0, []

@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from partita.engine.drivers.loss_scale import LossScale
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
@@ -19,6 +20,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.exchange.group import CHUNK_BYTES
 from partita.engine.protocol.joined_mode import JoinedMode
+from partita.engine.protocol.loss_scale import ScaleState
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import Topology, machine_of, part_indices, part_name
 from partita.engine.protocol.program_effects import SharedSpan
@@ -173,6 +175,8 @@ class ProgramSchedule(Schedule):
         if division is None:  # a round of clients is one step, which no stop is within
             self.stops = StopModel(self, self.draw_user(seed, steps))
         self._scales: dict[int, float] = {}  # by view
+        self.loss_scales: dict[int, ScaleState | None] = {}  # by checkpoint
+        self._expected_scales: list[ScaleState] = []  # by step
         self.model = ProgramModel(
             self._start,
             self.function.places,
@@ -181,6 +185,7 @@ class ProgramSchedule(Schedule):
             backup_workers=getattr(driver, "backup_workers", 0),
             writers=self.coordinator.writers,
             rounds=division is not None,
+            loss_scale=self._loss_scale_at,
         )
         self.coordinator.machine = self.kind(Coordinator)(
             self.stops.pacing.around(driver.coordinator, works=True, replicas=replicas),
@@ -239,6 +244,24 @@ class ProgramSchedule(Schedule):
         """
         scale = self._scales.setdefault(view.number, self.stops.scale)
         require(view.scale == scale, "L1", view, "has not the factor", scale)
+
+    def _loss_scale_at(self, step: int) -> ScaleState | None:
+        """The loss scale of a step by the driver's rule: whether gradients overflow follows from the step."""
+        settings: LossScale | None = getattr(self.driver, "loss_scale", None)
+        if settings is None:
+            return None
+        known = self._expected_scales
+        while len(known) <= step:
+            last = known[-1] if known else None
+            if last is None:
+                known.append(ScaleState(settings.start))
+            elif self.function.overflows(len(known) - 1, last.scale):
+                known.append(ScaleState(max(last.scale / 2, settings.least), 0, last.skipped + 1))
+            elif last.good + 1 < settings.double_after:
+                known.append(ScaleState(last.scale, last.good + 1, last.skipped))
+            else:
+                known.append(ScaleState(min(2 * last.scale, settings.most), 0, last.skipped))
+        return known[step]
 
     @override
     def agreed_parameters(self, machine: int) -> Sequence[float] | None:

@@ -128,6 +128,8 @@ class Exchanges:
             case a.AllReduce():
                 return self._sum(one, action)
             case a.Dots(pairs=pairs):
+                if action.among is not None:
+                    raise ValueError(f"{action} cannot be played in virtual time; leave loss_scale out")
                 own, ranks = one.products(pairs), range(one.replicas)
                 return _Form(own, own.nbytes * len(ranks), _stacked, _numbers, ranks, len(ranks))
             case (
@@ -164,7 +166,7 @@ class Exchanges:
         return _Form(own, self._hosts.n_bytes, _total, take, members, len(members))
 
     def _messages(self, one: Replica, action: a.ExchangeMessages) -> _Form:
-        encoder, gradient, ranks = one.encoder, one.vectors["gradient"], range(one.replicas)
+        encoder, gradient, ranks = one.encoder, one.vectors[action.vector], range(one.replicas)
         assert encoder is not None, action
         step, turn, gathers = action.step, action.turn, action.compress.rounds[action.turn] == "gather"
         items = action.compress.items(encoder.shapes, gradient.itemsize, step=step, turn=turn)
@@ -174,7 +176,7 @@ class Exchanges:
         def take(messages: Vector) -> None:
             found = gradient.copy()
             encoder.decode(messages, found, step=step, turn=turn)
-            one.vectors["gradient"] = found
+            one.vectors[action.vector] = found
 
         n_bytes = self._hosts.n_bytes * own.nbytes / gradient.nbytes * (len(ranks) if gathers else 1)
         merge = _stacked if gathers else lambda found: np.sum([*found.values()], axis=0)[None]
