@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Self
 
 from partita.layers.box import Shape
 from partita.layers.checks import check_whole
-from partita.layers.graph import Graph
+from partita.layers.connectivity import Patch
+from partita.layers.graph import Graph, Grid
 from partita.layers.module_state import ModuleState
 from partita.layers.overview import NetworkSummary, summary_of
 from partita.layers.text import counted
@@ -286,13 +287,21 @@ class Plan:
     @cached_property
     def large_products(self) -> tuple[int, ...]:
         """Machines with matrix products so large that their library matters."""
+        return self._with_large(lambda grid: isinstance(grid.layer, Dense))
+
+    @cached_property
+    def large_patches(self) -> tuple[int, ...]:
+        """Machines with weighted sums of patches so large that the form of their tiles matters."""
+        return self._with_large(lambda grid: isinstance(grid.connectivity, Patch) and bool(grid.parameters))
+
+    def _with_large(self, computes: Callable[[Grid], bool]) -> tuple[int, ...]:
+        """Machines that have a CPU, and a large piece of such a layer."""
         return tuple(
             machine
             for machine, made in enumerate(self.cluster.machines)
             if made.device == "cpu"
             and any(
-                isinstance(self.graph[piece.layer].layer, Dense)
-                and self.ownership.flops(piece, batch=self.batch) >= LARGE
+                computes(self.graph[piece.layer]) and self.ownership.flops(piece, batch=self.batch) >= LARGE
                 for piece in self.ownership.of_machine(machine)
             )
         )

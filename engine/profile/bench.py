@@ -24,6 +24,7 @@ from partita.engine.profile.kernel_benchmark import QUANTILE, BenchmarkPart, Ker
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.step_timing import STEPS_OF_PLAN, StepTimingTask
 from partita.engine.profile.threads import measure_shares
+from partita.engine.profile.tiles import TileMeasurement, measure_tiles
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.session_messages import Play
 from partita.engine.run.hosted_backend import HostedBackend
@@ -32,6 +33,7 @@ from partita.engine.runtime.session import PartStep, SessionTask
 from partita.engine.transport.payload import Payload
 from partita.partitioner.cluster.products import Choice, Products, ProductShape
 from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.tile_forms import TiledLoop
 from partita.partitioner.plan import Plan
 
 TIMEOUT_S: Final = 600.0
@@ -150,6 +152,10 @@ class Bench:
     def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
         """Measures a product of matrices, see `measure_product`."""
         return measure_product(shape, usual)
+
+    def tiles(self, loop: TiledLoop) -> TileMeasurement | None:
+        """Measures an operation of a layer on patches, see `measure_tiles`."""
+        return measure_tiles(loop)
 
     def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:
         """Measures the least work of each thread, see `measure_shares`."""

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from msgspec import structs
 
+from partita.engine.profile.asked import asked_of
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.kernel_benchmark import BenchmarkPart
-from partita.engine.profile.products import shapes_of
 from partita.engine.profile.sizes import works
 from partita.engine.profile.store import Record
+from partita.partitioner.cluster.products import ProductShape
+from partita.partitioner.cluster.tile_forms import TiledLoop
 from partita.partitioner.cluster.work import family_of
+
+W = TypeVar("W", ProductShape, TiledLoop)
+M = TypeVar("M")
 
 
 def with_products(
     record: Record, parts: Iterable[BenchmarkPart], bench: Bench, progress: Callable[[str, int, int], object]
 ) -> tuple[Record, str | None]:
-    """Adds a choice for every large product of some parts to a record, if the machine is quiet.
+    """Adds a choice for every large product and tiled loop of some parts, if the machine is quiet.
 
-    Kernels whose products have a choice now, and had none when they were timed, are removed from the record.
+    Kernels that are computed otherwise now than when they were timed are removed from the record.
 
     Args:
         record: measurements so far.
@@ -31,28 +37,52 @@ def with_products(
     Returns:
         The record; why some products were not measured, or None.
     """
-    known = {one.shape for one in record.products}
+    known = {one.shape for one in record.products}, {one.loop for one in record.tiles}
     distinct = {(id(part.plan), part.machine): part for part in parts}
-    shapes = {key: shapes_of(part) - known for key, part in distinct.items()}
-    wanted = sorted(frozenset().union(*shapes.values()), key=lambda shape: (shape.operations, str(shape)))
-    if not wanted:
+    asked = {key: asked_of(part) for key, part in distinct.items()}
+    shapes = _wanted((one.products for one in asked.values()), known[0])
+    loops = _wanted((one.loops for one in asked.values()), known[1])
+    if not shapes and not loops:
         return record, None
     if (refused := bench.busy()) is not None:
         return record, refused
-    rule, found = record.choices(), []
-    for n, shape in enumerate(wanted):
-        progress("products of matrices", n, len(wanted))
-        if (measurement := bench.multiply(shape, rule.by_rule(shape))) is not None:
-            found.append(measurement)
-    new = {one.shape for one in found}
-    stale = [works(part).values() for key, part in distinct.items() if shapes[key] & new]
-    if found:
+    rule = record.choices()
+    products = _measured(
+        "products of matrices", shapes, lambda shape: bench.multiply(shape, rule.by_rule(shape)), progress
+    )
+    tiles = _measured("tiles of layers on patches", loops, bench.tiles, progress)
+    changed = {one.shape for one in products}, {one.loop for one in tiles if one.is_new}
+    stale = [
+        works(part).values()
+        for key, part in distinct.items()
+        if asked[key].products & changed[0] or asked[key].loops & changed[1]
+    ]
+    if products or tiles:
         record = structs.replace(
             record.without_kernels({work.signature for some in stale for work in some}),
-            products=(*record.products, *found),
+            products=(*record.products, *products),
+            tiles=(*record.tiles, *tiles),
             measured_on=datetime.date.today().isoformat(),
         )
-    return record, _disturbed(len(wanted) - len(found), len(wanted))
+    n = len(shapes) + len(loops)
+    return record, _disturbed(n - len(products) - len(tiles), n)
+
+
+def _wanted(asked: Iterable[frozenset[W]], known: set[W]) -> list[W]:
+    """What was asked for and is not known, from the smallest to the largest."""
+    return sorted(frozenset().union(*asked) - known, key=lambda one: (one.operations, str(one)))
+
+
+def _measured(
+    what: str, wanted: list[W], measure: Callable[[W], M | None], progress: Callable[[str, int, int], object]
+) -> list[M]:
+    """Measures one after another; leaves out what could not be."""
+    found = []
+    for n, one in enumerate(wanted):
+        progress(what, n, len(wanted))
+        if (measurement := measure(one)) is not None:
+            found.append(measurement)
+    return found
 
 
 def with_shares(
@@ -83,6 +113,6 @@ def _disturbed(n: int, of: int) -> str | None:
     if not n:
         return None
     return (
-        f"{n} of {of} products of matrices took now more, now less: somebody else uses this machine; "
+        f"{n} of {of} products and tiles took now more, now less: somebody else uses this machine; "
         "the fixed rule holds for these; calibrate again when it is quiet"
     )

@@ -1,4 +1,5 @@
-"""Questions to a host about its machine: what it is, whether it is quiet, and how long a product takes there.
+"""Questions to a host about its machine: what it is, whether it is quiet, how long a product takes there, or
+a loop in each form of tiles.
 
 A question and its answer travel as JSON in the payloads of a session's messages.
 """
@@ -18,6 +19,7 @@ from partita.engine.launch.pool.facts import machine_label
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.signature import signature
 from partita.engine.profile.threads import measure_shares
+from partita.engine.profile.tiles import TileMeasurement, measure_tiles
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.host import PassOn, RoleMachine
 from partita.engine.protocol.messages import Heartbeat
@@ -30,6 +32,7 @@ from partita.engine.transport.payload import Payload
 from partita.partitioner.cluster.processor import Processor, processor
 from partita.partitioner.cluster.products import Choice, Products, ProductShape, Rule
 from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.tile_forms import TiledLoop
 
 TIMEOUT_S: Final = 600.0
 
@@ -49,6 +52,12 @@ class AskProduct(msgspec.Struct, frozen=True, tag=True):
     usual: Choice
 
 
+class AskTiles(msgspec.Struct, frozen=True, tag=True):
+    """Asks for the measurement of an operation of a layer on patches, or None; see `measure_tiles`."""
+
+    loop: TiledLoop
+
+
 class AskShares(msgspec.Struct, frozen=True, tag=True):
     """Asks for the least work of each thread, or None; see `measure_shares`."""
 
@@ -58,7 +67,7 @@ class AskShares(msgspec.Struct, frozen=True, tag=True):
     source: str
 
 
-Question: TypeAlias = AskFacts | AskBusy | AskProduct | AskShares
+Question: TypeAlias = AskFacts | AskBusy | AskProduct | AskTiles | AskShares
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -118,6 +127,8 @@ def answered(question: Question) -> Any:
             return busy()
         case AskProduct(shape=shape, usual=usual):
             return measure_product(shape, usual)
+        case AskTiles(loop=loop):
+            return measure_tiles(loop)
         case AskShares(usual=shares, rule=rule, threads=threads, source=source):
             return measure_shares(shares, rule, threads=threads, source=source)
 
@@ -147,6 +158,11 @@ class Interview:
         """Measures a product on the first host."""
         answer = self._ask(AskProduct(shape, usual))[0]
         return msgspec.json.decode(answer, type=ProductMeasurement | None)
+
+    def tiles(self, loop: TiledLoop) -> TileMeasurement | None:
+        """Measures an operation of a layer on patches on the first host."""
+        answer = self._ask(AskTiles(loop))[0]
+        return msgspec.json.decode(answer, type=TileMeasurement | None)
 
     def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:
         """Measures the least work of each thread on the first host."""

@@ -12,12 +12,14 @@ from partita.engine.launch.pool.pool import Pool
 from partita.engine.profile.bench import Bench
 from partita.engine.profile.host_questions import Facts, Interview, interviewed
 from partita.engine.profile.products import ProductMeasurement
+from partita.engine.profile.tiles import TileMeasurement
 from partita.engine.protocol.names import part_name
 from partita.engine.protocol.pool.messages import Need, WorkerStatus
 from partita.engine.protocol.pool.resources import Resources
 from partita.engine.run.phases import OnPhase, silent
 from partita.partitioner.cluster.products import Choice, Products, ProductShape
 from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.tile_forms import TiledLoop
 
 
 class PoolBench(Bench):
@@ -58,6 +60,10 @@ class PoolBench(Bench):
     @override
     def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
         return self._asked().multiply(shape, usual)
+
+    @override
+    def tiles(self, loop: TiledLoop) -> TileMeasurement | None:
+        return self._asked().tiles(loop)
 
     @override
     def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:

@@ -10,29 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 import psutil
-from typing_extensions import override
 
 from partita.engine.kernels.kernel import Array, Call
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.kernels.products.product import product_by
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import aligned
-from partita.engine.parameters.optimizers import SGD
-from partita.engine.profile.kernel_benchmark import BenchmarkPart
-from partita.engine.runtime.buffers import Buffers, Vectors
-from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import Feed
-from partita.engine.runtime.local_optimizer import LocalOptimizer
-from partita.layers.box import Box
-from partita.partitioner.cluster.products import LARGE, LIBRARIES, Choice, Products, ProductShape
+from partita.partitioner.cluster.products import LIBRARIES, Choice, ProductShape
 
 Clock = Callable[[], float]
-Seconds = dict[Choice, list[float]]
+K = TypeVar("K")
+"""What is chosen: a library with its threads, or the form of a tile."""
 
 ROUNDS: Final = 5
 MARGIN: Final = 0.05
@@ -109,7 +102,9 @@ def measure_product(
         for call in calls.values():
             call()  # what is done once (pages, threads, code) is not counted
         _verify(shape, outs, np.abs(a) @ np.abs(b))
-        seconds = rounds(calls, clock=clock, rest=rest)
+        seconds = rounds(
+            calls, clock=clock, before=lambda choice: rest(REST_S) if choice.threads > 1 else None
+        )
     chosen = chosen_of(seconds, usual)
     if chosen is None:
         return None
@@ -117,13 +112,20 @@ def measure_product(
     return ProductMeasurement(shape=shape, seconds=typical, choice=chosen)
 
 
-def rounds(calls: Mapping[Choice, Call], *, clock: Clock, rest: Callable[[float], None]) -> Seconds:
-    """Returns the quickest call of each choice in each round; in a round the choices take turns."""
-    found: Seconds = {choice: [] for choice in calls}
+def rounds(
+    calls: Mapping[K, Call], *, clock: Clock, before: Callable[[K], object] = lambda choice: None
+) -> dict[K, list[float]]:
+    """Returns the quickest call of each choice in each round; in a round the choices take turns.
+
+    Args:
+        calls: the calls, by choice.
+        clock: returns seconds.
+        before: called with a choice before its turn.
+    """
+    found: dict[K, list[float]] = {choice: [] for choice in calls}
     for _ in range(ROUNDS):
         for choice, call in calls.items():
-            if choice.threads > 1:
-                rest(REST_S)
+            before(choice)
             quickest, until = float("inf"), clock() + ROUND_S
             while (began := clock()) < until or quickest == float("inf"):
                 call()
@@ -132,8 +134,8 @@ def rounds(calls: Mapping[Choice, Call], *, clock: Clock, rest: Callable[[float]
     return found
 
 
-def chosen_of(seconds: Mapping[Choice, Sequence[float]], usual: Choice) -> Choice | None:
-    """Chooses a library by the seconds of every round.
+def chosen_of(seconds: Mapping[K, Sequence[float]], usual: K) -> K | None:
+    """Chooses by the seconds of every round.
 
     Args:
         seconds: seconds of each round, by choice.
@@ -151,43 +153,6 @@ def chosen_of(seconds: Mapping[Choice, Sequence[float]], usual: Choice) -> Choic
         if all(other <= (1 - MARGIN) * one for other, one in zip(taken, own, strict=True))
     ]
     return min(faster, key=lambda choice: float(np.median(seconds[choice])), default=usual)
-
-
-def shapes_of(part: BenchmarkPart) -> frozenset[ProductShape]:
-    """Returns the large products that a part computes in a step, as its kernels ask for them."""
-    plan, machine = part.plan, part.machine
-    if plan.precision == "bfloat16" or machine not in plan.large_products:
-        return frozenset()
-    asked = _Asked()
-    recorded = plan.multiplying_by(asked)
-    program = recorded.programs_for(part.kind)[machine]
-    vectors = Vectors(recorded, machine, gradient=program.kind.gradients == "whole")
-    buffers, updates = Buffers(recorded, machine, program, vectors), LocalOptimizer(SGD(1e-9), vectors)
-    Computations(buffers, _Nothing(), updates).close()  # kernels ask where their calls are prepared
-    return frozenset(shape for shape in asked.shapes if shape.operations >= LARGE)
-
-
-class _Asked(Products):
-    """Records the products for which kernels want a choice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "shapes", set())
-
-    shapes: set[ProductShape]
-
-    @override
-    def choose(self, shape: ProductShape) -> Choice:
-        self.shapes.add(shape)
-        return Choice("numpy", 1)
-
-
-class _Nothing(Feed):
-    """Feeds a part that is prepared and never played."""
-
-    @override
-    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        raise AssertionError(f"{name} is wanted, but nothing is played")
 
 
 def _choices(shape: ProductShape, usual: Choice) -> tuple[Choice, ...]:

@@ -19,10 +19,12 @@ from partita.engine.profile.kept_file import KeptFile, Versioned
 from partita.engine.profile.links import LinkMeasurement, Runtime
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.signature import signature
+from partita.engine.profile.tiles import TileMeasurement
 from partita.partitioner.cluster.kernel_times import KernelTimes, Timed
 from partita.partitioner.cluster.processor import Processor, processor
 from partita.partitioner.cluster.products import Products, products_for
 from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.tile_forms import TileForms
 
 VERSION: Final = 3
 FILE: Final = "machine.json"
@@ -41,7 +43,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         runtime: costs of the runtime, if they were measured.
         links: links between its hosts, by transport.
         products: products of matrices.
-        measured_on: day of the newest product, YYYY-MM-DD.
+        tiles: operations of layers on patches.
+        measured_on: day of the newest product or operation, YYYY-MM-DD.
         threads: least work of each thread, by the number of a machine's threads.
         processor: kind of its processor; None: that of the machine on which this process runs.
     """
@@ -50,6 +53,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     runtime: Runtime | None = None
     links: dict[Transport, LinkMeasurement] = msgspec.field(default_factory=dict, name="roads")
     products: tuple[ProductMeasurement, ...] = ()
+    tiles: tuple[TileMeasurement, ...] = ()
     threads: dict[int, ThreadShares] = {}
     measured_on: str = ""
     processor: Processor | None = None
@@ -60,7 +64,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return KernelTimes({signature: Timed(*pair) for signature, pair in found.items()})
 
     def choices(self, threads: int | None = None) -> Products:
-        """Returns the library that computes each product of matrices, and the least work of each thread.
+        """Returns the library of each product of matrices, the least work of each thread, and forms of tiles.
 
         Args:
             threads: those of a machine; None: as many as were measured last.
@@ -69,7 +73,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         measured = tuple((one.shape, one.choice) for one in self.products)
         shares = self.threads.get(next(reversed(self.threads), 0) if threads is None else threads)
         source = self.source if measured else ""
-        return replace(rule, measured=measured, source=source, threads=shares or rule.threads)
+        tiled = tuple((one.loop, one.form) for one in self.tiles)
+        forms = TileForms(tiled, self.source if tiled else "")
+        return replace(rule, measured=measured, source=source, threads=shares or rule.threads, forms=forms)
 
     @property
     def source(self) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from partita.engine.profile.calibration import Calibration
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.store import Transport
+from partita.engine.profile.tiles import TileMeasurement
 from partita.layers.tables import columns
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.cluster.products import LIBRARIES, LIBRARY_NAMES, Choice
@@ -112,6 +113,17 @@ def products_text(measurements: Sequence[ProductMeasurement], *, width: int | No
             ]
         )
     return "\n".join(["products of matrices:", *columns(rows, left=(0, 1, 2), keys=2, width=width)])
+
+
+def tiles_text(measurements: Sequence[TileMeasurement], *, width: int | None = None) -> str:
+    """Returns a row for each operation of a layer on patches, in the order of the measurements."""
+    forms = list(dict.fromkeys(form for one in measurements for form, _ in one.seconds))
+    rows = [["operation", "layer", *(f"{form}, ms" for form in forms), "chosen"]]
+    for one in measurements:
+        seconds = dict(one.seconds)
+        taken = (_milliseconds(seconds.get(form)) for form in forms)
+        rows.append([one.loop.operation, str(one.loop), *taken, str(one.form)])
+    return "\n".join(["tiles of layers on patches:", *columns(rows, left=(0, 1), keys=2, width=width)])
 
 
 def _milliseconds(seconds: float | None) -> str:

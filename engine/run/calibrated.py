@@ -13,7 +13,7 @@ def other_processor(plan: Plan) -> str:
     """
     here = processor().name
     found = (plan.products_of(machine) for machine in range(len(plan.cluster)))
-    sources = (one.source or one.threads.source for one in found)
+    sources = (one.source or one.threads.source or one.forms.source for one in found)
     others = dict.fromkeys(one for one in sources if one and one.rpartition(", ")[0] != here)
     if not others:
         return ""

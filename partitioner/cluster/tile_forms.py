@@ -94,6 +94,11 @@ class TiledLoop:
         (height, width), channels = self.patch, self.picture[2]
         return 2.0 * self.places[1] * self.places[2] * height * width * channels * self.batch
 
+    @property
+    def operations(self) -> float:
+        """Those of all rows."""
+        return self.row_operations * self.places[0]
+
     def __str__(self) -> str:
         patch, places = (f"{a}x{b}x{c}" for a, b, c in ((*self.patch, self.picture[2]), self.places))
         weights = "shared" if self.shared else "own"

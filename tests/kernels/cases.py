@@ -14,6 +14,7 @@ from partita.engine.kernels import Array, Arrays, Kernel, KernelContext, ThreadP
 from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers import Box, BoxSet, Grid, Layer, Loss, Network
 from partita.layers.box import NOTHING
+from partita.partitioner.cluster.products import Products
 from partita.partitioner.cluster.threads import ThreadShares
 from tests.kernels.reference import Reference
 
@@ -31,6 +32,7 @@ class Case:
     inputs: tuple[Array, ...]
     parameters: tuple[Array, ...]
     error: Array
+    products: Products = Products()  # noqa: RUF009 - frozen
 
     @property
     def batch(self) -> int:
@@ -73,7 +75,10 @@ class Case:
             start, stop = self.needs(rows, source).hull[0]
             windows.append((max(start - extra, 0), min(stop + extra, self.sources[source].n_rows)))
         held = tuple(windows)
-        return KernelContext(self.grid, rows, self.sources, held, held, self.batch, self.precision, threads)
+        context = KernelContext(
+            self.grid, rows, self.sources, held, held, self.batch, self.precision, threads
+        )
+        return replace(context, products=self.products)
 
     def arrays(self, context: KernelContext) -> Arrays:
         """Arrays of a kernel in this context; those that it must write are NaN."""

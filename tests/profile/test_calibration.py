@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from partita.engine.cli.calibrate import calibrate as command
 from partita.engine.cli.fields import Command
 from partita.engine.cli.kernels import kernels
+from partita.engine.kernels.tiles.forms import candidates
 from partita.engine.launch import Launcher, ThreadLauncher
 from partita.engine.profile import calibrate, known
 from partita.engine.profile.bench import Bench, StepTimes
@@ -35,7 +36,8 @@ from partita.engine.profile.signature import signature
 from partita.engine.profile.sizes import plans_of_all_sizes, works
 from partita.engine.profile.store import VERSION, Record, Store
 from partita.engine.profile.tables import calibration_text
-from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.engine.profile.tiles import TileMeasurement
+from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import (
     Choice,
     Cluster,
@@ -52,6 +54,7 @@ from partita.partitioner import (
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import LARGE, products_for
 from partita.partitioner.cluster.threads import ThreadShares
+from partita.partitioner.cluster.tile_forms import TiledLoop
 from partita.partitioner.ir.program import COMPUTES
 
 RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5, cold_s=2e-5)
@@ -73,6 +76,7 @@ class Pretended(Bench):
     def __init__(self, cores: int = 2, *, refuses: str | None = None) -> None:
         self.timed_groups: list[str] = []
         self.multiplied: list[ProductShape] = []
+        self.tiled: list[TiledLoop] = []
         self.played_by: list[Products] = []
         self.shared: list[int] = []
         self.played = 0
@@ -102,6 +106,11 @@ class Pretended(Bench):
         self.multiplied.append(shape)
         chosen = Choice("numpy", 1)
         return ProductMeasurement(shape=shape, seconds=((usual, 2.0), (chosen, 1.0)), choice=chosen)
+
+    def tiles(self, loop: TiledLoop) -> TileMeasurement | None:
+        self.tiled.append(loop)
+        rule, chosen = candidates()[:2]
+        return TileMeasurement(loop=loop, seconds=((rule, 2.0), (chosen, 1.0)), form=chosen)
 
     def shares(self, rule: Products, threads: int, source: str) -> ThreadShares | None:
         self.shared.append(threads)
@@ -311,6 +320,34 @@ def test_large_products_are_measured_once_and_are_then_part_of_every_plan(store:
     assert (again.multiplied, again.timed_groups) == ([], [])
 
 
+def patches() -> Network:
+    net = Network("patches")
+    places = LocallyConnected2D(4, 5, activation="tanh", name="places")(net.input("x", shape=(20, 20, 3)))
+    after = LocallyConnected2D(2, 3, name="after")(places)
+    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(after), net.target("y"))
+    return net
+
+
+def test_large_tiled_loops_are_measured_once_and_are_then_part_of_every_plan(store: Store) -> None:
+    bench = Pretended()
+    found = calibrate(patches(), batch=32, store=store, bench=bench)
+    assert sorted((loop.operation, loop.places) for loop in bench.tiled) == [
+        ("forward", (16, 16, 4)),
+        ("weight gradient", (16, 16, 4)),
+    ]  # nothing comes down to the input, and the other layer is small
+    assert set(bench.played_by) == {found.record.choices()}
+    for machines in (1, 2):
+        plan = partition(patches(), found.cluster(machines), batch=32)
+        for loop in bench.tiled:
+            assert plan.products_of(machines - 1).forms.choose(loop) == candidates()[1]
+        words = " ".join(str(plan).split())
+        assert f"tiles: 2 loops from the calibration of {processor().name}, 20" in words
+        assert f"({candidates()[1]}: 2); others by the fixed rule (as wide as each host's vectors)" in words
+    again = Pretended()
+    calibrate(patches(), batch=32, store=store, bench=again)
+    assert (again.tiled, again.timed_groups) == ([], [])
+
+
 def test_a_busy_machine_measures_no_product_and_the_fixed_rule_holds(store: Store) -> None:
     busy = Pretended(refuses="others use this machine")
     found = calibrate(large(), batch=32, store=store, bench=busy)
@@ -360,7 +397,7 @@ def test_what_was_never_measured_is_not_known(store: Store) -> None:
 def test_the_fields_of_the_file_keep_the_names_that_earlier_files_have(store: Store) -> None:
     calibrate(network(), batch=8, store=store, bench=Pretended())
     (record,) = json.loads(store.path.read_text())["machines"].values()
-    own = {"threads"}  # which earlier files do not have
+    own = {"threads", "tiles"}  # which earlier files do not have
     assert record.keys() - own == {"kernels", "runtime", "roads", "products", "measured_on", "processor"}
     assert record["kernels"].keys() == {"alone", "beside"} and record["roads"].keys() == {"memory", "tcp"}
     assert store.read().links["tcp"].total_s == tuple(record["roads"]["tcp"]["total_s"])
@@ -447,11 +484,15 @@ def test_kernels_shows_the_rule_and_what_was_measured(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     app = Typer()
     app.command(cls=Command)(kernels)
-    optimizer = f"products: {products_for(processor())}\n"
+    optimizer = f"products: {products_for(processor())}\ntiles: fixed rule (as wide as each host's vectors)\n"
     assert CliRunner().invoke(app, []).output == f"{signature()}\n{optimizer}"
     calibrate(large(), batch=32, threads=2, store=Store(), bench=Pretended(cores=4))
     shown = CliRunner().invoke(app, [], env={"COLUMNS": "200"}).output
     assert "from the calibration of" in shown and "400x300x32" in shown and "NumPy x1" in shown
+    calibrate(patches(), batch=32, threads=2, store=Store(), bench=Pretended(cores=4))
+    shown = CliRunner().invoke(app, [], env={"COLUMNS": "400"}).output
+    assert f"tiles: 2 loops from the calibration of {processor().name}" in shown
+    assert "5x5x3 to 16x16x4, own weights, x32 float32" in shown and f"{candidates()[1]}, ms" in shown
     assert CliRunner().invoke(app, ["--forget"]).output == "forgotten\n"
     assert CliRunner().invoke(app, []).output == f"{signature()}\n{optimizer}"
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 import partita.engine.profile.pool_calibration as module
 from partita.engine.cli.calibrate import parse_like, pool_of
+from partita.engine.kernels.tiles.forms import OWN, candidates
 from partita.engine.launch import ThreadLauncher
 from partita.engine.launch.on import OnOptions
 from partita.engine.launch.pool import Pool
+from partita.engine.profile import tiles
 from partita.engine.profile.host_questions import AskBusy, Facts, Interview, answered
 from partita.engine.profile.links import SIZES, LinkMeasurement
 from partita.engine.profile.pool_calibration import PoolCalibration, calibrate_pool, cluster_of
@@ -25,7 +27,7 @@ from partita.engine.profile.store import Store
 from partita.engine.protocol.pool.messages import Status, WorkerStatus
 from partita.engine.protocol.pool.resources import Resources
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Choice, Cluster, Link, Machine, ProductShape, partition
+from partita.partitioner import Choice, Cluster, Link, Machine, ProductShape, TiledLoop, partition
 from partita.partitioner.cluster.processor import Processor
 from tests.profile.test_calibration import Pretended, network
 
@@ -204,13 +206,18 @@ def test_a_cluster_has_a_link_for_each_direction(pool: Pool) -> None:
     assert cluster.link_between(0, 3).bytes_per_s < 0.5 * cluster.link_between(3, 0).bytes_per_s
 
 
-def test_hosts_answer_questions_about_their_machine() -> None:
+def test_hosts_answer_questions_about_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = candidates()[:1]
+    loop = TiledLoop("forward", False, (2, 2), (1, 1), (0, 0), (4, 4, 1), (3, 3, 2), 8, "float32")
+    monkeypatch.setattr(tiles, "candidates", lambda: few)
     with closing(Interview(ThreadLauncher(), 2)) as interview:
         facts = interview.facts()
         shape = ProductShape(8, 8, 8, "NN", "float32", 1)
         measured = interview.multiply(shape, Choice("numpy", 1))
+        tiled = interview.tiles(loop)
     assert facts[0] == facts[1] and facts[0].signature
     assert measured is None or measured.shape == shape
+    assert tiled is None or (tiled.loop, tiled.form) == (loop, OWN)
     assert "others use" in (answered(AskBusy()) or "others use")
 
 

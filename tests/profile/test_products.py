@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from partita.engine.profile import products
+from partita.engine.profile.asked import asked_of
 from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark
 from partita.engine.profile.products import (
     ROUNDS,
@@ -19,7 +20,6 @@ from partita.engine.profile.products import (
     chosen_of,
     measure_product,
     rounds,
-    shapes_of,
 )
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Choice, Cluster, InputSplit, Products, ProductShape, RowSplit, partition
@@ -72,10 +72,10 @@ class Watch:
 def test_choices_take_turns_and_the_quickest_call_of_each_round_counts() -> None:
     watch = Watch()
     calls = {USUAL: watch.taking(0.001), THIRD: watch.taking(0.1)}
-    found = rounds(calls, clock=watch, rest=watch.rest)
+    found = rounds(calls, clock=watch, before=lambda choice: watch.rest(choice.threads))
     np.testing.assert_allclose(found[USUAL], [0.001] * ROUNDS)
     np.testing.assert_allclose(found[THIRD], [0.1] * ROUNDS)
-    assert len(watch.rests) == ROUNDS  # after calls of several threads
+    assert watch.rests == [2, 1] * ROUNDS
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -140,7 +140,7 @@ def test_a_calibration_asks_for_exactly_the_products_that_a_part_computes(
         part = BenchmarkPart(plan, machine)
         KernelBenchmark(BenchmarkPart(plan.multiplying_by(watched), machine)).close()
         expected = {shape for shape in watched.asked if shape.operations >= LARGE}
-        assert shapes_of(part) == expected and expected
+        assert asked_of(part).products == expected and expected
         assert max(shape.threads for shape in expected) == threads
 
 
