@@ -35,7 +35,7 @@ _PAIRS: Final = (
     ("residual", "residual"),
     ("moved", "moved"),
     ("parameters", "parameters"),
-    ("mean", "mean"),
+    ("agreed", "agreed"),
     ("duals", "duals"),
 )
 _MOST_APART: Final = 10.0  # a residual and the other one, before rho is changed
@@ -115,7 +115,7 @@ class ADMM(LocalDriver):
     @property
     @override
     def scratch_vectors(self) -> tuple[str, ...]:
-        return "mean", "residual", "moved"
+        return "agreed", "residual", "moved"
 
     @override
     def replica(self, me: Member) -> a.Program:
@@ -136,16 +136,16 @@ class ADMM(LocalDriver):
 
     def _agree(self, me: Member, rho: float) -> Generator[a.Action, Any, Residuals]:
         """Yields the actions of the end of a round; returns its `Residuals`."""
-        yield a.Combine("mean", {"parameters": 1.0, "duals": 1.0 / rho})
-        yield a.AllReduce("mean", by=self.by, mean=True)
+        yield a.Combine("agreed", {"parameters": 1.0, "duals": 1.0 / rho})
+        yield a.AllReduce("agreed", by=self.by, mean=True)
         weight = rho * me.replicas
-        yield a.Combine("mean", {"mean": weight / (weight + self.l2)})
-        yield a.Combine("residual", {"parameters": 1.0, "mean": -1.0})
-        yield a.Combine("moved", {"mean": 1.0, "consensus": -1.0})
+        yield a.Combine("agreed", {"agreed": weight / (weight + self.l2)})
+        yield a.Combine("residual", {"parameters": 1.0, "agreed": -1.0})
+        yield a.Combine("moved", {"agreed": 1.0, "consensus": -1.0})
         products = yield a.Dots(_PAIRS, by=Tree())
         yield a.Combine("duals", {"duals": 1.0, "residual": rho})
-        yield a.Combine("consensus", {"mean": 1.0})
-        yield a.Combine("parameters", {"mean": 1.0})
+        yield a.Combine("consensus", {"agreed": 1.0})
+        yield a.Combine("parameters", {"agreed": 1.0})
         yield a.SafePoint()
         primal, moved, x, z, y = (math.sqrt(math.fsum(column)) for column in zip(*products, strict=True))
         tolerance = self.absolute * math.sqrt(me.replicas)

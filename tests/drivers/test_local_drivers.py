@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Momentum, Ring, Tree
+from partita.engine import SGD, Adam, Momentum, Optimizer, Ring, RMSProp, Tree
 from partita.engine.drivers import (
     ADMM,
     AllReduce,
@@ -333,3 +333,11 @@ def test_rounds_of_one_step_are_synchronous_sgd(tmp_path: Path) -> None:
 def test_settings_out_of_range_are_refused(make: Callable[[], Driver], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         make()
+
+
+@pytest.mark.parametrize("kind", [ADMM, DiLoCo, DynamicAveraging, LocalSGD, ParameterAveraging])
+@pytest.mark.parametrize("optimizer", [Adam(0.1), RMSProp(0.1, centered=True, momentum=0.5)])
+def test_vectors_of_a_driver_leave_their_names_to_states_of_optimizers(
+    kind: Callable[..., Driver], optimizer: Optimizer
+) -> None:
+    kind(optimizer=optimizer).check_programs()
