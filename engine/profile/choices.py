@@ -69,7 +69,7 @@ def with_products(
 
 
 def _wanted(asked: Iterable[frozenset[W]], known: set[W]) -> list[W]:
-    """What was asked for and is not known, from the smallest to the largest."""
+    """Returns what was asked for and is not known, from the smallest to the largest."""
     return sorted(frozenset().union(*asked) - known, key=lambda one: (one.operations, str(one)))
 
 

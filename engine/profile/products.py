@@ -25,7 +25,7 @@ from partita.partitioner.cluster.products import LIBRARIES, Choice, ProductShape
 
 Clock = Callable[[], float]
 K = TypeVar("K")
-"""What is chosen: a library with its threads, or the form of a tile."""
+"""A choice: a library with its threads, or the form of a tile."""
 
 ROUNDS: Final = 5
 MARGIN: Final = 0.05

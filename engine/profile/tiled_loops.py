@@ -86,13 +86,13 @@ class OwnWeights(LoopsOfRows):
         self._shape = self._places, self._geometry
 
     def forward(self, tile: Tile) -> tuple[Call, Array]:
-        """As `local_loops.forward`."""
+        """Prepares `local_loops.forward`."""
         out, bias = self._sums(self._grad.size), self._drawn(self._grad.size // self._loop.batch)
         given = self._x.reshape(-1), self._weight(), bias, (0, self._rows), *self._shape, tile
         return partial(local_loops.forward, out, *given), out
 
     def input_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """As `local_loops.backward_input`."""
+        """Prepares `local_loops.backward_input`."""
         out = aligned((self._x.size,), self._storage)
         lines = self._loop.patch[0] * self._x[0].size
         sums = out if self._storage == self._master else self._sums(lines)
@@ -100,7 +100,7 @@ class OwnWeights(LoopsOfRows):
         return partial(local_loops.backward_input, out, sums, *given), out
 
     def weight_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """As `local_loops.backward_weight`."""
+        """Prepares `local_loops.backward_weight`."""
         g, out = self._geometry, self._sums(self._weight().size)
         line = local_loops.transposed_row(g, self._loop.batch, out.itemsize)
         given = self._sums(g.size_y * line), self._x.reshape(-1), self._grad.reshape(-1), (0, self._rows)
@@ -115,14 +115,14 @@ class SharedWeights(LoopsOfRows):
     """The loops of convolutions."""
 
     def forward(self, tile: Tile) -> tuple[Call, Array]:
-        """As `convolution.loops.forward`."""
+        """Prepares `convolution.loops.forward`."""
         out, sums = aligned(self._grad.shape, self._storage), self._sums(*self._grad.shape[1:])
         bias = self._drawn(self._loop.places[2])
         given = self._x, self._weight(), bias, out, (0, 0), 0, sums, self._geometry, tile
         return partial(shared_loops.forward, *given), out
 
     def input_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """As `convolution.loops.backward_input`."""
+        """Prepares `convolution.loops.backward_input`."""
         weight, out = self._weight(), aligned(self._x.shape, self._storage)
         filters, height, width, channels = weight.shape
         packed = self._sums(-(-channels // tile.rows), height, width, filters, tile.rows)
@@ -131,7 +131,7 @@ class SharedWeights(LoopsOfRows):
         return partial(shared_loops.backward_input, *given), out
 
     def weight_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """As `convolution.gradient.backward_weight`."""
+        """Prepares `convolution.gradient.backward_weight`."""
         (_, columns, filters, batch), fan_in = self._grad.shape, self._weight()[0].size
         transposed, sums = self._sums(columns, batch, filters), self._sums(fan_in, filters)
         x, grad, out, all_filters = self._x, self._grad, self._sums(filters, fan_in), (0, filters)
