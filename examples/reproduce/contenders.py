@@ -25,8 +25,10 @@ from partita.engine import (
     SGD,
     AllReduce,
     Bounded,
+    Codistillation,
     Compensated,
     Damped,
+    DecoupledDiLoCo,
     DiLoCo,
     Downpour,
     DynamicAveraging,
@@ -62,12 +64,18 @@ CONTENDERS: dict[str, Callable[[float], Driver]] = {
     "AllReduce, TopK(0.01)": lambda r: AllReduce(replicas=REPLICAS, optimizer=SGD(r), compress=TopK(0.01)),
     "LocalSGD(every=8)": lambda r: LocalSGD(replicas=REPLICAS, optimizer=SGD(r), every=8),
     "DiLoCo(every=8)": lambda r: DiLoCo(replicas=REPLICAS, optimizer=SGD(r), every=8),
+    "DecoupledDiLoCo(every=8)": lambda r: DecoupledDiLoCo(
+        replicas=REPLICAS, optimizer=SGD(r), every=8, fragments=8, quorum=REPLICAS // 2
+    ),
     "DynamicAveraging(every=8)": lambda r: DynamicAveraging(
         replicas=REPLICAS, optimizer=SGD(r), every=8, delta=1.0
     ),
     "ParameterAveraging, at the end": lambda r: ParameterAveraging(replicas=REPLICAS, optimizer=SGD(r)),
     "FedAvg, 6 clients": lambda r: FedAvg(
         replicas=REPLICAS, optimizer=SGD(r), clients=REPLICAS, fraction=1.0
+    ),
+    "Codistillation, 2 groups": lambda r: Codistillation(
+        replicas=REPLICAS, optimizer=SGD(r), groups=2, every=8, burn_in=16
     ),
     "ADMM(every=8)": lambda r: ADMM(replicas=REPLICAS, optimizer=SGD(REPLICAS * r), every=8),
     "Sandblaster L-BFGS": lambda r: Sandblaster(replicas=REPLICAS, method=LBFGS()),

@@ -35,10 +35,16 @@ def outputs(parameters: Arrays, batch: Arrays) -> npt.NDArray[Any]:
 
 
 def gradients(parameters: Arrays, batch: Arrays) -> dict[str, npt.NDArray[Any]]:
-    """Returns the gradients of the mean cross-entropy over a minibatch."""
+    """Returns the gradients of the mean cross-entropy over a minibatch.
+
+    Where it has probabilities "taught", there is a second cross-entropy, from them, times the "weight".
+    """
     hidden = np.maximum(batch["image"] @ parameters["first"] + parameters["bias"], 0)
-    error = outputs(parameters, batch)
+    found = outputs(parameters, batch)
+    error = found.copy()
     error[np.arange(len(error)), batch["digit"]] -= 1
+    if "taught" in batch:
+        error += batch["weight"] * (found - batch["taught"])
     error /= len(error)
     back = (error @ parameters["second"].T) * (hidden > 0)
     return {
@@ -75,11 +81,21 @@ class Problem:
         """Returns a point to start from."""
         return np.concatenate([values.ravel() for values in first_parameters(seed).values()])
 
-    def gradient(self, point: Vector, examples: Any = slice(None)) -> Vector:
-        """Returns the mean gradient over some pictures."""
+    def gradient(
+        self, point: Vector, examples: Any = slice(None), *, taught: Any = None, weight: float = 0.0
+    ) -> Vector:
+        """Returns the mean gradient over some pictures; with probabilities that are `taught`, see
+        `gradients`.
+        """
         batch = {name: values[examples] for name, values in self._data.items()}
+        if taught is not None:
+            batch |= {"taught": taught, "weight": np.asarray(weight, point.dtype)}
         found = gradients(self._named(point), batch)
         return np.concatenate([found[name].ravel() for name in self.shapes])
+
+    def predictions(self, point: Vector, examples: Any) -> Vector:
+        """Returns the probabilities of the digits on some training pictures, `[example, 10]`."""
+        return outputs(self._named(point), {"image": self._data["image"][examples]})
 
     @property
     def labels(self) -> npt.NDArray[Any]:

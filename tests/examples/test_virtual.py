@@ -13,13 +13,16 @@ from examples.reproduce.contenders import CONTENDERS, REPLICAS
 from examples.reproduce.courses import Course, course
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts, World
+from examples.reproduce.virtual.world import APART
 from partita.engine import (
     EASGD,
     SGD,
     AllReduce,
     Bounded,
+    Codistillation,
     Compensated,
     Damped,
+    DecoupledDiLoCo,
     Downpour,
     DynamicAveraging,
     FedAvg,
@@ -59,7 +62,7 @@ def test_all_reduce_is_gradient_descent_on_joined_batches(problem: Problem) -> N
     world = World(AllReduce(replicas=3, optimizer=SGD(0.1)), problem, Hosts(spread=1.0))
     world.play(3.0)
     found = {one.step for one in world.replicas}
-    done = max(world.replicas[0].points)
+    done = max(world.replicas[0].states)
     assert found == {done} and done > 5
     expected = gradient_descent(problem, world, steps=done, each=3, rate=0.1)
     np.testing.assert_allclose(world.point, expected, rtol=1e-3, atol=1e-5)
@@ -74,7 +77,7 @@ def test_local_steps_are_those_of_each_replica_with_means_between(
     kind = ParameterAveraging if every is None else LocalSGD
     world = World(kind(replicas=3, every=every, optimizer=SGD(0.1)), problem, Hosts(step_s=1.0))
     world.play(10.0)
-    done = min(max(one.points) for one in world.replicas)
+    done = min(max(one.states) for one in world.replicas)
     assert done >= 8
     points = [problem.start(0)] * 3
     for step in range(done):
@@ -93,7 +96,7 @@ def test_dynamic_averaging_sends_means_of_some_replicas(problem: Problem) -> Non
     world = World(driver, problem, Hosts(spread=0.5))
     world.play(12.0)
     pairs = world.n_bytes / (2 * Hosts().n_bytes)
-    rounds = min(max(one.points) for one in world.replicas) // 4
+    rounds = min(max(one.states) for one in world.replicas) // 4
     assert 0 < pairs < 3 * rounds and round(pairs) % 3
     assert problem.accuracy(world.point) > 0.8
 
@@ -114,13 +117,62 @@ def test_elastic_averaging_of_one_replica_is_its_formula(problem: Problem) -> No
     np.testing.assert_allclose(world.point, centre, rtol=1e-4, atol=1e-6)
 
 
+def test_decoupled_diloco_in_step_is_its_formula_fragment_by_fragment(problem: Problem) -> None:
+    """What is fetched after a push is installed two steps later, and the changes since are made over it."""
+    driver = DecoupledDiLoCo(replicas=2, every=4, fragments=3, quorum=2, optimizer=SGD(0.1))
+    world = World(driver, problem, Hosts(step_s=1.0))
+    world.play(20.5)
+    assert world.links is not None and [world.links.done(rank) for rank in (0, 1)] == [20, 20]
+    anchor = problem.start(0)
+    x, since, velocity = [anchor.copy() for _ in range(2)], [anchor.copy() for _ in range(2)], 0 * anchor
+    cuts, arrived = [anchor.size * n // 3 for n in range(4)], list[tuple[slice, np.ndarray]]()
+    for step in range(20):
+        for rank in range(2):
+            x[rank] -= np.float32(0.1) * problem.gradient(x[rank], world.examples(2 * step + rank))
+        due = [slice(*cuts[n : n + 2]) for n in driver.due(step)]
+        for span in due:
+            mean = (since[0][span] + since[1][span] - x[0][span] - x[1][span]) / 2
+            for s, w in zip(since, x, strict=True):
+                s[span] = w[span]
+            velocity[span] = np.float32(0.9) * velocity[span] + mean
+            anchor[span] -= np.float32(0.7) * (mean + np.float32(0.9) * velocity[span])
+        for span, values in arrived:
+            for s, w in zip(since, x, strict=True):
+                own = s[span] - w[span]
+                s[span], w[span] = values, values - own
+        arrived = [(span, anchor[span].copy()) for span in due]
+    np.testing.assert_allclose(world.point, anchor, rtol=1e-3, atol=1e-5)
+    rounds, n = 20 // 4, Hosts().n_bytes
+    assert world.n_bytes == pytest.approx(2 * n * (2 * rounds + 1), rel=1e-3), "2 K / H, and 1"
+
+
+def test_codistillation_of_two_is_its_formula(problem: Problem) -> None:
+    driver = Codistillation(replicas=2, groups=2, every=4, burn_in=2, weight=0.5, optimizer=SGD(0.1))
+    world = World(driver, problem, Hosts(step_s=1.0))
+    world.play(30.0)
+    done = min(max(one.states) for one in world.replicas)
+    x = [problem.start(0), problem.start(APART)]
+    kept = list(x)
+    for step in range(done):
+        found = []
+        for rank in range(2):
+            examples = world.examples(2 * step + rank)
+            taught = problem.predictions(kept[1 - rank], examples) if step >= 2 else None
+            found.append(problem.gradient(x[rank], examples, taught=taught, weight=0.5))
+        x = [w - np.float32(0.1) * g for w, g in zip(x, found, strict=True)]
+        kept = list(x) if (step + 1) % 4 == 0 else kept
+    assert done > 16
+    np.testing.assert_allclose(world.point, x[0], rtol=1e-4, atol=1e-6)
+    assert world.n_bytes == pytest.approx(2 * (1 + done // 4) * Hosts().n_bytes, rel=1e-3)
+
+
 def test_federated_rounds_are_weighted_means_of_what_clients_find(problem: Problem) -> None:
     driver = FedAvg(replicas=2, clients=3, fraction=1.0, spread=0.5, optimizer=SGD(0.1))
     world = World(driver, problem, Hosts(step_s=1.0))
     world.play(200.0)
     division, expected = driver.division.divided(1440, 0), problem.start(0)
     sizes = driver.division.sizes(1440, 0)
-    rounds = min(max(one.points) for one in world.replicas)
+    rounds = min(max(one.states) for one in world.replicas)
     assert rounds >= 2
     for number in range(rounds):
         found = []

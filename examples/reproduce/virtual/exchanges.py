@@ -1,6 +1,7 @@
 """Exchanges among replicas in virtual time: barriers that take what their algorithm's alpha-beta model says.
 
-Every replica comes to the same exchanges in the same order, so the n-th of one is the n-th of all.
+Every replica comes to exchanges in the same order, so the n-th of one is the n-th of all: one exchange, or
+one for each group of replicas.
 """
 
 from __future__ import annotations
@@ -70,11 +71,12 @@ class Exchanges:
     def __init__(self, hosts: Hosts, *, after: After, resume: Resume) -> None:
         self.n_bytes, self.n_messages = 0.0, 0
         self._hosts, self._after, self._resume = hosts, after, resume
-        self._joints: list[_Joint] = []
+        self._joints: list[dict[tuple[int, ...], _Joint]] = []  # by members
 
     def leaves_out(self, one: Replica) -> bool:
         """Returns whether the others have gone on without what the replica computes."""
-        return one.exchanges < len(self._joints) and self._joints[one.exchanges].leaves_out
+        joints = self._joints[one.exchanges].values() if one.exchanges < len(self._joints) else ()
+        return any(joint.leaves_out for joint in joints)
 
     def clear(self) -> None:
         """Begins anew with the first exchange."""
@@ -84,10 +86,11 @@ class Exchanges:
         """Joins an exchange; returns whether the replica takes no part, and goes on."""
         form = self._form(one, action)
         if len(self._joints) == one.exchanges:
-            self._joints.append(_Joint())
-        joint, one.exchanges = self._joints[one.exchanges], one.exchanges + 1
+            self._joints.append({})
+        joints, one.exchanges = self._joints[one.exchanges], one.exchanges + 1
         if one.rank not in form.members:
             return True
+        joint = joints.setdefault(tuple(form.members), _Joint())
 
         def taken() -> None:
             assert joint.result is not None

@@ -5,18 +5,24 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from examples.reproduce.two_functions import EXAMPLES, Problem
 from examples.reproduce.virtual.exchanges import Exchanges
 from examples.reproduce.virtual.hosts import Hosts
+from examples.reproduce.virtual.links import Links
 from examples.reproduce.virtual.replica import Replica
-from examples.reproduce.virtual.shards import Links
 from partita.engine.drivers import Driver
 from partita.engine.parameters import Vector
 from partita.engine.protocol import actions as a
+
+APART: Final = 7919
+"""The distance of the seeds from which groups draw their first parameters."""
+
+_FORWARD: Final = 1 / 3
+"""The part of a minibatch's time that its forward pass takes."""
 
 
 class World:
@@ -41,10 +47,20 @@ class World:
         self.links: Links | None = None
         if driver.shards:
             self.links = Links(
-                driver, start, hosts, now=lambda: self.now, after=self._after, resume=self._resume
+                driver,
+                start,
+                hosts,
+                batch=problem.batch,
+                now=lambda: self.now,
+                after=self._after,
+                resume=self._resume,
             )
         ranks = range(driver.replicas)
-        self.replicas = [Replica(driver, rank, start=start, batch=problem.batch, seed=seed) for rank in ranks]
+        starts = [problem.start(seed + APART * group) for group in range(driver.groups)]
+        self.replicas = [
+            Replica(driver, rank, start=starts[rank % driver.groups], batch=problem.batch, seed=seed)
+            for rank in ranks
+        ]
         for replica in self.replicas:
             replica.encoder = (
                 None if compress is None else compress.encoder([*problem.shapes.values()], start.dtype)
@@ -71,15 +87,16 @@ class World:
     def point(self) -> Vector:
         """The parameters of the shards; or the mean over replicas after the last step that all have done.
 
-        All but the backup workers: nobody waits for those.
+        All but the backup workers: nobody waits for those. Where there are groups, all of the first one.
         """
         if self.links is not None:
             return self.links.shard.point
         left_out = getattr(self.driver, "backup_workers", 0)
-        done = sorted(max(one.points) for one in self.replicas)[left_out]
-        for one in self.replicas:
-            one.points = {step: point for step, point in one.points.items() if step >= done} or one.points
-        found = [one.points[done] for one in self.replicas if done in one.points]
+        replicas = self.replicas[:: self.driver.groups]
+        done = sorted(max(one.states) for one in replicas)[left_out]
+        for one in replicas:
+            one.states = {step: point for step, point in one.states.items() if step >= done} or one.states
+        found = [one.states[done] for one in replicas if done in one.states]
         return np.mean(found, axis=0, dtype=found[0].dtype)  # type: ignore[no-any-return]
 
     def play(self, until_s: float) -> None:
@@ -155,7 +172,7 @@ class World:
 
     def _examples_of(self, one: Replica, action: a.Compute) -> Any:
         if self.links is not None:
-            return self.examples(self.links.next_unit())
+            return self.examples(self.links.next_unit(one.rank))
         if action.of is None:
             return self.examples(action.step * one.replicas + one.rank)
         assert self._division is not None, action
@@ -165,13 +182,15 @@ class World:
     def _compute(self, one: Replica, action: a.Compute) -> None:
         examples = self._examples_of(one, action)
         seconds = self.hosts.minibatch_s(one.rank, self._draw) * len(examples) / self.problem.batch
-        seconds = self.hosts.ready_s(one.rank, self.now, seconds)
+        seconds = self.hosts.ready_s(one.rank, self.now, seconds * (_FORWARD if action.teaches else 1.0))
         if self._exchanges.leaves_out(one):
             seconds = 0.0
-        found = self.problem.gradient(one.vectors["parameters"], examples)
+        found = one.passed(self.problem, examples, teaches=action.teaches, distil=action.distil)
 
         def done() -> None:
-            if self.links is not None:
+            if found is None:
+                pass  # a teacher's forward pass
+            elif self.links is not None:
                 self.links.computed(one, found)
             else:
                 is_own = action.alone or action.of is not None
