@@ -3,8 +3,9 @@
 Calibration: `calibration` measures what is not known yet of this machine and keeps it in the `store`, a
 `kept_file`. Kernels are timed by a `kernel_benchmark` of the parts of plans of all `sizes`; `links` measures
 what the runtime adds for an instruction and for a message, `products` which library computes which matrix
-product and `threads` how much work a thread is worth (`choices` keeps both); a measurement holds for a
-`signature`. All of it happens on a `bench` of real hosts, in some of which `step_timing` measures the work of
+product, `tiles` in which form the `tiled_loops` of a layer are fastest, and `threads` how much work a thread
+is worth (`choices` keeps what the kernels of a part have `asked` for); a measurement holds for a `signature`.
+All of it happens on a `bench` of real hosts, in some of which `step_timing` measures the work of
 their communication threads; `tables` shows what was measured.
 
 Calibration of a pool: `pool_calibration` measures its machines, and the links of `pool_pairs` of them, on a

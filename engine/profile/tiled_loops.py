@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from partita.engine.kernels import local_loops
 from partita.engine.kernels.convolution import gradient as shared_gradient
@@ -85,22 +86,22 @@ class OwnWeights(LoopsOfRows):
         self._places = local_loops.Places(0, self._rows, loop.places[1], loop.places[2], loop.batch, 0)
         self._shape = self._places, self._geometry
 
+    @override
     def forward(self, tile: Tile) -> tuple[Call, Array]:
-        """Prepares `local_loops.forward`."""
         out, bias = self._sums(self._grad.size), self._drawn(self._grad.size // self._loop.batch)
         given = self._x.reshape(-1), self._weight(), bias, (0, self._rows), *self._shape, tile
         return partial(local_loops.forward, out, *given), out
 
+    @override
     def input_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """Prepares `local_loops.backward_input`."""
         out = aligned((self._x.size,), self._storage)
         lines = self._loop.patch[0] * self._x[0].size
         sums = out if self._storage == self._master else self._sums(lines)
         given = self._weight(), self._grad.reshape(-1), (0, len(self._x)), False, *self._shape, tile
         return partial(local_loops.backward_input, out, sums, *given), out
 
+    @override
     def weight_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """Prepares `local_loops.backward_weight`."""
         g, out = self._geometry, self._sums(self._weight().size)
         line = local_loops.transposed_row(g, self._loop.batch, out.itemsize)
         given = self._sums(g.size_y * line), self._x.reshape(-1), self._grad.reshape(-1), (0, self._rows)
@@ -114,15 +115,15 @@ class OwnWeights(LoopsOfRows):
 class SharedWeights(LoopsOfRows):
     """The loops of convolutions."""
 
+    @override
     def forward(self, tile: Tile) -> tuple[Call, Array]:
-        """Prepares `convolution.loops.forward`."""
         out, sums = aligned(self._grad.shape, self._storage), self._sums(*self._grad.shape[1:])
         bias = self._drawn(self._loop.places[2])
         given = self._x, self._weight(), bias, out, (0, 0), 0, sums, self._geometry, tile
         return partial(shared_loops.forward, *given), out
 
+    @override
     def input_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """Prepares `convolution.loops.backward_input`."""
         weight, out = self._weight(), aligned(self._x.shape, self._storage)
         filters, height, width, channels = weight.shape
         packed = self._sums(-(-channels // tile.rows), height, width, filters, tile.rows)
@@ -130,8 +131,8 @@ class SharedWeights(LoopsOfRows):
         given = out, 0, packed, self._grad, 0, False, self._sums(*out.shape[1:]), self._geometry, tile
         return partial(shared_loops.backward_input, *given), out
 
+    @override
     def weight_gradient(self, tile: Tile) -> tuple[Call, Array]:
-        """Prepares `convolution.gradient.backward_weight`."""
         (_, columns, filters, batch), fan_in = self._grad.shape, self._weight()[0].size
         transposed, sums = self._sums(columns, batch, filters), self._sums(fan_in, filters)
         x, grad, out, all_filters = self._x, self._grad, self._sums(filters, fan_in), (0, filters)
