@@ -46,10 +46,10 @@ class DecoupledDiLoCo(Driver):
         outer_momentum: of the shards' optimizer, from 0 to below 1.
         nesterov: whether that momentum is Nesterov's.
         quorum: replicas whose changes a shard waits for before it merges them, of those that still come.
-        grace: how long it then waits for further ones: at most this part of the time from one merge to the
-            next. It waits for none that was missing in the last two.
-        patience: seconds after which changes are merged without a quorum; twice the time from one merge to
-            the next, where that is more.
+        grace: how long it then waits for further ones: at most this part of the time from one push of a
+            replica to its next. It waits for none that was missing in the last two.
+        patience: seconds after which changes are merged without a quorum; twice the time from one push to the
+            next, where that is more.
         run_ahead: steps that a replica may make while a push is not merged; then it waits. None: any number.
         elastic: the least and the most replicas, in the place of `replicas`, as under `Downpour`.
         compress: pushes are short messages of what a replica has changed in a fragment: `TopK`, `OneBit`,

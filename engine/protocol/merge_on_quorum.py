@@ -22,7 +22,7 @@ from partita.engine.protocol.merging import Merging, UnitSizes
 from partita.engine.protocol.shard_effects import ApplyGradient, ShardEffect, ShardRanges
 
 FIRST_INTERVAL_S: Final = 1.0
-"""Seconds between two merges, before they are measured."""
+"""Seconds between two pushes of a replica, before they are measured."""
 
 _MOST_MISSED: Final = 2
 """A part that was missing in so many merges is waited for no more."""
@@ -36,7 +36,7 @@ class _Range:
     since: float = 0.0  # when the first of them came
     quorum_at: float | None = None  # when they became a quorum
     missed: dict[str, int] = field(default_factory=dict)  # merges since the last one that had a stream
-    merged_at: float | None = None
+    came_at: dict[str, float] = field(default_factory=dict)  # when the last push of a stream came
     interval_s: float = FIRST_INTERVAL_S
 
 
@@ -83,6 +83,9 @@ class MergeOnQuorum(ApplyOnArrival):
         if stream not in own.waiting:
             own.since = own.since if own.waiting else self.now
             own.waiting[stream] = event, push
+            if stream in own.came_at:
+                own.interval_s += (self.now - own.came_at[stream] - own.interval_s) / 2
+            own.came_at[stream] = self.now
         return []
 
     @override
@@ -148,9 +151,7 @@ class MergeOnQuorum(ApplyOnArrival):
         for stream, (_, push) in own.waiting.items():
             if push.is_last:
                 own.missed[stream] = _MOST_MISSED
-        if own.merged_at is not None:
-            own.interval_s += (self.now - own.merged_at - own.interval_s) / 2
-        own.merged_at, own.quorum_at = self.now, None
+        own.quorum_at = None
         own.waiting.clear()
         return [*updates, *map(self._at_present, answers)]
 

@@ -2,7 +2,8 @@
 
 Source: Douillard and others, "Decoupled DiLoCo for resilient distributed pre-training", 2026 (arXiv
 2604.21428): a minimum quorum, an adaptive grace window, and a mean weighted by tokens. How its window adapts
-we do not know: that it is a part of the time between merges, and ends when everybody is here, is ours.
+we do not know: that it is a part of a replica's time between two pushes, and ends when everybody is here, is
+ours. (A part of the time between merges would be less and less where replicas come one by one.)
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class Merging:
         quorum: replicas whose pushes make an update; fewer where fewer are waited for, and at the end of a
             replica's work. None is waited for that was missing in the last two updates.
         grace: how long a shard with a quorum waits for the others: at most this part of the time that passes
-            between its updates.
+            between two pushes of one replica.
         patience_s: seconds after which pushes without a quorum make an update all the same, since others may
-            have ended; twice the time between updates, where that is more.
+            have ended; twice the time between two pushes, where that is more.
     """
 
     quorum: int = 1

@@ -77,14 +77,26 @@ def test_a_push_waits_for_those_that_took_part_before_and_no_longer_than_grace()
     assert {one.message.version for one in first if isinstance(one, Send)} == {3}
     assert shard.push(0, at=1.25) == []
     assert shard.push(1, at=1.5) == []
-    assert shard.tick(1.7) == []
-    assert len(merged(shard.tick(1.75))) == 2  # half of the second from one merge to the next
+    assert shard.tick(1.9) == []
+    assert len(merged(shard.tick(1.91))) == 2  # after half of the time from one push of a part to its next
     assert shard.push(0, at=2.0) == []
     assert len(merged(shard.push(1, at=2.1))) == 0  # part 2 was missing once
     assert len(merged(shard.tick(3.0))) == 2
     shard.push(0, at=3.5)
     assert len(merged(shard.push(1, at=3.6))) == 2, "part 2 was missing twice: it is not waited for"
     assert shard.push(2, at=3.7) == [], "it comes back, and the others are waited for"
+
+
+def test_parts_that_are_merged_alone_do_not_shorten_grace() -> None:
+    """Else merges with fewer parts would be more of them, whose grace is shorter again."""
+    shard, found = Shard(Merging(grace=0.5)), list[int]()
+    for turn in range(40):
+        for part in range(3):  # each every second, a third of it after one another
+            effects = shard.push(part, at=turn + part / 3)
+            found.append(len(merged(effects)))
+            found.append(len(merged(shard.tick(turn + part / 3 + 0.2))))
+    sizes = [n for n in found if n]
+    assert min(sizes[20:]) >= 2, sizes
 
 
 def test_a_quorum_comes_before_grace_and_patience_ends_it() -> None:
@@ -101,7 +113,7 @@ def test_a_quorum_is_of_those_that_still_come() -> None:
     shard = Shard(Merging(quorum=2, grace=0.0, patience_s=3.0), parts=2)
     for second in (0.0, 10.0):
         assert shard.push(0, at=second) == []
-        assert shard.tick(second + 9.0) != []  # without part 1
+        assert shard.tick(second + 9.9 + second / 5) != []  # without part 1
     assert merged(shard.push(0, at=30.0)) == [("part 0.0", 1.0)]
 
 

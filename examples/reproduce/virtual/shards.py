@@ -35,8 +35,8 @@ class AnyShard(Protocol):
         """A copy of the parameters."""
 
     def fetch(self, stream: Stream, now: float) -> tuple[int, Vector, int, list[Stream]]:
-        """Returns the version, a copy of the values of a fragment, how many pushes of the replica they hold, and
-        the streams whose pushes are applied now.
+        """Returns the version, a copy of the values of a fragment, how many pushes of the replica these hold,
+        and the streams whose pushes are applied now.
         """
 
     def push(
