@@ -114,7 +114,7 @@ class BatchNormKernel(OneToOneKernel):
         inputs = rows_of(self.arrays.inputs[0], (own.start + first, own.stop + first), window)
         x, grads, result = map(by_places, (inputs, grad, out))
         factors = self._of_grad[:, own].copy() if inputs.ndim == 2 else self._of_grad
-        loops.write_gradient(x, grads, factors, self.n_real, result, accumulate, 0, x.shape[1])
+        loops.write_gradient(x, grads, factors, self.n_real, result, accumulate)
 
     def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False

@@ -131,10 +131,8 @@ def normalise(x: Array, factors: Array, out: Array, begin: int, end: int) -> Non
 
 
 @compiled
-def write_gradient(
-    x: Array, grad: Array, factors: Array, real: int, out: Array, accumulate: bool, begin: int, end: int
-) -> None:
-    """Writes or adds `scale * grad + slope * (x - mean) + term` of channels `[begin, end)`.
+def write_gradient(x: Array, grad: Array, factors: Array, real: int, out: Array, accumulate: bool) -> None:
+    """Writes or adds `scale * grad + slope * (x - mean) + term`.
 
     Examples that are not real have a gradient of zero, no slope and no term.
 
@@ -145,14 +143,12 @@ def write_gradient(
         real: the examples that count, the first ones.
         out: receives the result.
         accumulate: whether to add to what is in `out`.
-        begin: the first channel.
-        end: the channel behind the last.
     """
-    n_places, _, batch = x.shape
+    n_places, channels, batch = x.shape
     width = max(1, _LANES // batch)
     lanes = np.empty((4, width, batch), x.dtype)
-    for first in range(begin, end, width):
-        n = min(width, end - first)
+    for first in range(0, channels, width):
+        n = min(width, channels - first)
         _spread(factors, first, n, lanes, real)
         mean, scale = lanes[0, :n].reshape(-1), lanes[1, :n].reshape(-1)
         slope, term = lanes[2, :n].reshape(-1), lanes[3, :n].reshape(-1)

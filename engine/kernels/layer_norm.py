@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.engine.kernels.calls import bound
 from partita.engine.kernels.elementwise import OneToOneKernel
 from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
 from partita.engine.kernels.thread_pool import ThreadPool
@@ -73,14 +72,11 @@ class LayerNormKernel(OneToOneKernel):
             return no_op
         weight, bias = out
         arrays = by_places(self._input), by_places(self.arrays.own_grad), self._kept, weight, bias
-        bound(_add_up, *arrays, (0, 0), accumulate)
 
         def work(start: int, stop: int) -> None:
             _add_up(*arrays, (start, stop), accumulate)
 
-        (kind, each), pool = self.work, self.pool
-        operations = each * self.context.operations
-        return lambda: pool.split(0, len(weight), work, operations=operations, kind=kind)
+        return self.over(((0, len(weight)),), work)
 
     def _of(self, kept: Array, start: int, stop: int) -> Array:
         """Returns the part of an array of places that belongs to some rows."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from partita.engine.kernels.calls import bound, sequence
+from partita.engine.kernels.calls import bound, sequence, split_spans
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, no_op
 from partita.engine.kernels.products.places import (
     PANEL,
@@ -196,12 +196,11 @@ class LinearKernel(Kernel):
     @staticmethod
     def _add_bias(grad: Array, out: Array, pool: ThreadPool, accumulate: bool) -> Call:
         bias = out.reshape(-1)
-        bound(add_columns, grad, bias, (0, 0), accumulate)
 
         def work(start: int, stop: int) -> None:
             add_columns(grad, bias, (start, stop), accumulate)
 
-        return lambda: pool.split(0, len(bias), work, operations=_FOR_A_SUM * grad.size)
+        return split_spans(pool, ((0, len(bias)),), work, operations=_FOR_A_SUM * grad.size)
 
 
 class _Laid:

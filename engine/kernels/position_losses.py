@@ -62,7 +62,7 @@ class PositionCrossEntropyKernel(LossKernel):
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Writes the loss of each position that is here, and 0 for the others."""
         given = _lines(self._scores), self._spread, self._largest, self._totals, self._spread_sums
-        summarise = self._over_positions(0, len(self._scores), lambda *own: loops.summarise(*given, *own))
+        summarise = self._over_positions(len(self._scores), lambda *own: loops.summarise(*given, *own))
 
         def call() -> None:
             summarise()
@@ -112,7 +112,7 @@ class PositionCrossEntropyKernel(LossKernel):
         here = slice(rows[0] - self._own[0], rows[1] - self._own[0])
         scores, places, factors = self._scores[here], self._places[here], self._factors[:, here]
         given = _lines(out), _lines(scores), self._spread, places, factors, accumulate
-        return self._over_positions(0, len(out), lambda *own: loops.write_gradient(*given, *own))
+        return self._over_positions(len(out), lambda *own: loops.write_gradient(*given, *own))
 
     def metrics(self, count: int) -> tuple[float, int]:
         """The sum of the losses, and the number of right labels, of this machine's positions.
@@ -134,8 +134,8 @@ class PositionCrossEntropyKernel(LossKernel):
         ignored = self._loss.ignore_index
         return np.ones(labels.shape, np.bool_) if ignored is None else labels != ignored
 
-    def _over_positions(self, start: int, stop: int, work: Callable[[int, int], None]) -> Call:
-        return split_spans(self.pool, ((start, stop),), work, operations=self.context.operations)
+    def _over_positions(self, count: int, work: Callable[[int, int], None]) -> Call:
+        return split_spans(self.pool, ((0, count),), work, operations=self.context.operations)
 
 
 def _lines(scores: Array) -> Array:

@@ -30,10 +30,9 @@ def title_of(state: State) -> str:
     return f"{state.run.network}: {state.phase}" if state.run else "a run"
 
 
-def frozen_page(state: State, *, note: str = "") -> str:
+def frozen_page(state: State) -> str:
     """Writes the page of a state as it is now, with all machines and rows."""
     panels = Panels(state)
-    panels.note = note
     shown = {
         name: html.replace('<a href="all">All machines</a>', "")
         for name, html in panels.render(state.at_s, whole=True).items()
@@ -43,9 +42,9 @@ def frozen_page(state: State, *, note: str = "") -> str:
     )
 
 
-def freeze(state: State, path: Path, *, note: str = "") -> Path:
+def freeze(state: State, path: Path) -> Path:
     """Writes the page into a file, which is there whole or not at all. Raises OSError."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(frozen_page(state, note=note), encoding="utf-8")
+    partial.write_text(frozen_page(state), encoding="utf-8")
     partial.replace(path)
     return path

@@ -109,9 +109,7 @@ def _paths(name: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(len(parts))]
 
 
-def state_of(
-    entries: ModuleState, parameters: Mapping[str, Array], constants: Mapping[str, Array] | None = None
-) -> dict[str, torch.Tensor]:
+def state_of(entries: ModuleState, parameters: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     """The state dict of a network; a parameter that has several names is one tensor.
 
     As in PyTorch's own, `_metadata` has the versions of the modules, which some of them ask for.
@@ -119,7 +117,6 @@ def state_of(
     Args:
         entries: of the network.
         parameters: of the network, by its own names.
-        constants: in the place of those in the entries, by the first names of the module.
     """
     found: OrderedDict[str, torch.Tensor] = OrderedDict()
     versions = {
@@ -136,9 +133,8 @@ def state_of(
         elif entry.parameter:
             found[entry.name] = tensor_of(parameters[entry.parameter], entry)
         else:
-            given = (constants or {}).get(entry.same_as, entry.constant)
-            assert given is not None, entry.name
-            found[entry.name] = _constant_tensor(given, entry.dtype)
+            assert entry.constant is not None, entry.name
+            found[entry.name] = _constant_tensor(entry.constant, entry.dtype)
     return found
 
 

@@ -93,24 +93,21 @@ def warn_of_slow_nodes(graph: Graph) -> None:
         warnings.warn(remark, SlowNodeWarning, stacklevel=2)
 
 
-def check_data(
-    graph: Graph, data: Data, *, targets: bool, precision: str, ignored: Collection[str] | None = None
-) -> dict[str, Array]:
+def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> dict[str, Array]:
     """Returns the arrays that feed the network: float32, or float64 if it computes in it; labels as int64.
 
     Args:
         graph: the network.
-        data: arrays by name, as the user gave them; targets that are not needed are left out.
+        data: arrays by name, as the user gave them; targets that are not needed are left out. A network
+            without a loss takes any other names: it may be the rest of a network for prediction.
         targets: whether the losses need theirs.
         precision: precision of the plan.
-        ignored: names that the data may have besides those of the network. If not given, a network without a
-            loss takes any: it may be the rest of a network for prediction.
 
     Raises:
         ValueError: an array is missing or unknown, is no array of real numbers, has the wrong shape or
             length, is not finite, or holds a label that is no class.
     """
-    wanted = _wanted(graph, data, targets=targets, ignored=ignored)
+    wanted = _wanted(graph, data, targets=targets, ignored=None)
     found = {}
     for grid in wanted:
         given = data[grid.name]
@@ -144,7 +141,8 @@ def run_data(
         batch: examples of a minibatch.
         folder: for a copy of what only this process can read.
         seed: of transforms.
-        ignored: see `check_data`.
+        ignored: names that the data may have besides those of the network. If not given, a network without a
+            loss takes any.
         here: whether this process alone reads the data, in the order in which it lies.
         weighing: how weights of examples are made, which are none of the network's targets.
         note: called with a line where data is copied.

@@ -47,8 +47,8 @@ class Nodes:
 
     @property
     def table(self) -> tuple[Any, ...]:
-        starts, owns = self.offsets[:-1], np.arange(len(COUNTS))
-        return self.x, np.zeros(BATCH), self.senders, starts, np.array(COUNTS), starts, owns, max(COUNTS)
+        starts = self.offsets[:-1]
+        return self.x, np.zeros(BATCH), self.senders, starts, np.array(COUNTS), starts, max(COUNTS)
 
     def given(self, n: int, e: int) -> tuple[Any, ...]:
         edges = slice(self.offsets[n], self.offsets[n + 1])

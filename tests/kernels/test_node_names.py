@@ -127,7 +127,7 @@ def test_loops_over_examples_mean_the_same(program: Program) -> None:
     loops = as_plain_python(vectors.upward_text(read_upward(program.function, signature), signature), tile=8)
     for incoming in INCOMING:
         count, one, x = len(incoming), np.zeros(1, int), incoming[:, None]
-        table = np.arange(count), one, np.array([count]), one, one
+        table = np.arange(count), one, np.array([count]), one
         states = np.zeros((1, 1))
         with np.errstate(all="ignore"):
             loops["forward"](x, np.zeros(1), *table, count, states, 0, 1)

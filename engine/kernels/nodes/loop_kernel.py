@@ -40,7 +40,7 @@ class NodeLoopKernel(Kernel):
             x = np.zeros((self._firsts[-1], context.batch), context.dtype)
         padding = stored(np.full(context.batch, context.grid.layer.padding_value), context.dtype)
         self._x = x
-        self._table = (x, padding, w.senders, w.firsts, w.counts, w.edges, w.owns, w.width)
+        self._table = (x, padding, w.senders, w.firsts, w.counts, w.edges, w.width)
         self.gradient_by_rows = not context.grid.shares_weights
 
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:

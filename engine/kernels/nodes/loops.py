@@ -178,5 +178,5 @@ def _nothing(signature: Signature) -> tuple[tuple[Any, ...], tuple[Array, ...], 
     dtype, n = storage(signature.precision), len(signature.parameters)
     state, flat = np.empty((0, 0), dtype), np.empty(0, dtype)
     short, long = np.empty(0, np.int32), np.empty(0, np.int64)
-    table = (state, flat, short, long, short, long, long, 0)
+    table = (state, flat, short, long, short, long, 0)
     return table, (flat,) * n, state, (np.empty(0, master(signature.precision)),) * n

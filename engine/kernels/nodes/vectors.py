@@ -1,9 +1,9 @@
 """Writes a node's functions as loops over nodes, edges and tiles of examples, the examples innermost.
 
 Every function takes the same first: `x` `[sender, example]` and `padding`, the row of a sender outside the
-grid; for each node, where its senders begin (`firsts`, in `senders`), their number (`counts`), and where its
-numbers of flat parameters begin, for its edges (`edges`) and its own (`owns`), if nodes do not share these;
-`width`, the most edges of a node. A node is computed alone, so neither cuts nor threads change its bits, and
+grid; for each node, where its senders begin (`firsts`, in `senders`), their number (`counts`), and where the
+numbers of its edges begin in flat parameters that nodes do not share (`edges`); `width`, the most edges of a
+node. A node is computed alone, so neither cuts nor threads change its bits, and
 the errors of a sender are added in the order of the receivers.
 """
 
@@ -32,7 +32,7 @@ from partita.engine.numerics import downcast, fma, upcast
 from partita.engine.numerics.functions import exponential, hyperbolic_tangent
 
 """
-TABLE = "x, padding, senders, firsts, counts, edges, owns, width"
+TABLE = "x, padding, senders, firsts, counts, edges, width"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Signature:
     @property
     def places(self) -> dict[str, tuple[str, str]]:
         """Places of each parameter: where a node's numbers begin, and what its gradient's place is less."""
-        own = {"e": ("edge", " - from_edge"), "n": ("own", " - from_own")}
+        own = {"e": ("edge", " - from_edge"), "n": ("n", " - from_node")}
         return {
             name: (f"set_{name}", "") if name in self.shared else own[kind] for name, kind in self.parameters
         }
@@ -110,7 +110,7 @@ def downward_text(function: ir.Function, signature: Signature) -> str:
     if n_results > 1:
         names = "".join(f"g_{i}, " for i in range(1, n_results))
         module.loop(
-            f"backward_parameters({TABLE}, {flat}, {names}start, stop, from_edge, from_own)",
+            f"backward_parameters({TABLE}, {flat}, {names}start, stop, from_edge, from_node)",
             "for n in range(start, stop):",
             with_results(function.body, set(range(1, n_results))),
         )
@@ -202,7 +202,7 @@ class _Module:
         writer.stacks()
         with lines.inside(nodes):
             if wired:
-                lines("first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]", *each_node)
+                lines("first, edge, fan_in = firsts[n], edges[n], counts[n]", *each_node)
             lines(*self._own_numbers(places))
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
                 lines(f"m = {TILE} if state.shape[1] - at > {TILE} else state.shape[1] - at", *each_tile)
@@ -214,8 +214,8 @@ class _Module:
         for name, kind in self._signature.parameters:
             if name in self._signature.shared:
                 length = f"p_{name}.shape[0]"
-                of_edges = f"own % ({length} // fan_in) * fan_in"
-                yield f"set_{name} = {of_edges if kind == 'e' else f'own % {length}'}"
+                of_edges = f"n % ({length} // fan_in) * fan_in"
+                yield f"set_{name} = {of_edges if kind == 'e' else f'n % {length}'}"
             if kind == "n":
                 yield f"n_{name} = upcast(p_{name}[{places[name][0] if places else 'begin + n'}])"
 

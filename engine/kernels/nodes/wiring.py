@@ -32,7 +32,6 @@ class Wiring:
         firsts: where a node's list begins; int64.
         counts: number of its senders; int32.
         edges: where its numbers begin in a parameter of the edges that nodes do not share; int64.
-        owns: place of its number in such a parameter of the nodes; int64.
         least: its lowest sender, beyond all if it has none; int32.
         most: its highest sender, -1 if it has none; int32.
     """
@@ -41,7 +40,6 @@ class Wiring:
     firsts: Table
     counts: Table
     edges: Table
-    owns: Table
     least: Table
     most: Table
 
@@ -54,7 +52,6 @@ class Wiring:
     def of(cls, context: KernelContext) -> Wiring:
         """Makes the wiring of a context."""
         grid, (start, stop), shapes = context.grid, context.rows, [one.shape for one in context.sources]
-        n_nodes = context.n_rows * grid.nodes_per_row
         fan_in = sum(one.fan_in(shape) for one, shape in zip(grid.wirings, shapes, strict=True))
         step = max(1, _EDGES_AT_ONCE // max(fan_in * grid.nodes_per_row, 1))
         parts, n_listed = [], 0
@@ -64,9 +61,8 @@ class Wiring:
             parts.append(_lists(counts, senders.astype(np.int32), n_listed))
             n_listed += len(parts[-1][0])
         senders, firsts, counts, least, most = map(np.concatenate, zip(*parts, strict=True))
-        owns = np.arange(n_nodes)
         edges = np.cumsum(counts, dtype=np.int64) - counts
-        return cls(senders, firsts, counts.astype(np.int32), edges, owns, least, most)
+        return cls(senders, firsts, counts.astype(np.int32), edges, least, most)
 
 
 def edges_of(

@@ -29,7 +29,7 @@ class Starter(NamedTuple):
     taken.
 
     `marks`: all are set if it started this process. `rank` and `size`: of this rank, and the number of ranks.
-    `local_rank` and `local_size`: among the ranks on this node. `cpus`: cores of each rank. `job`: all of
+    `local_size`: number of ranks on this node. `cpus`: cores of each rank. `job`: all of
     those that are set tell the job from others. `host_of`: finds the host name of a rank, "" where it is not
     known. `takes_port`: it listens at `MASTER_PORT` itself. `source`: where the names are documented.
     """
@@ -39,7 +39,6 @@ class Starter(NamedTuple):
     marks: tuple[str, ...]
     rank: tuple[str, ...]
     size: tuple[str, ...]
-    local_rank: tuple[str, ...] = ()
     local_size: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
     job: tuple[str, ...] = ()
@@ -68,7 +67,6 @@ _TORCHRUN: Final = Starter(
     marks=("TORCHELASTIC_RUN_ID", "RANK"),
     rank=("RANK",),
     size=(RANKS,),
-    local_rank=("LOCAL_RANK",),
     local_size=("LOCAL_WORLD_SIZE",),
     job=("TORCHELASTIC_RUN_ID", ADDRESS, PORT),
     takes_port=True,
@@ -79,7 +77,6 @@ _OPEN_MPI: Final = Starter(
     marks=("OMPI_COMM_WORLD_RANK",),
     rank=("OMPI_COMM_WORLD_RANK",),
     size=("OMPI_COMM_WORLD_SIZE",),
-    local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
     local_size=("OMPI_COMM_WORLD_LOCAL_SIZE",),
     job=("PMIX_NAMESPACE",),
 )
@@ -89,7 +86,6 @@ _SLURM: Final = Starter(
     marks=("SLURM_PROCID", "SLURM_STEP_ID"),
     rank=("SLURM_PROCID",),
     size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
-    local_rank=("SLURM_LOCALID",),
     local_size=("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
     cpus=("SLURM_CPUS_PER_TASK",),
     job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
@@ -101,7 +97,6 @@ _PMI: Final = Starter(
     marks=("PMI_RANK", "PMI_SIZE"),
     rank=("PMI_RANK",),
     size=("PMI_SIZE",),
-    local_rank=("MPI_LOCALRANKID",),
     local_size=("MPI_LOCALNRANKS",),
 )
 _PMIX: Final = Starter(
@@ -126,7 +121,6 @@ _BY_HAND: Final = Starter(
     marks=("RANK", RANKS),
     rank=("RANK",),
     size=(RANKS,),
-    local_rank=("LOCAL_RANK",),
     local_size=("LOCAL_WORLD_SIZE",),
     job=(ADDRESS, PORT),
 )
