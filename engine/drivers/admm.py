@@ -127,7 +127,7 @@ class ADMM(LocalDriver):
             for step in steps:
                 if (yield from computed(me, step, self.loss_scale, alone=True)):
                     terms = {"gradient": me.share, "duals": 1.0, "parameters": rho, "consensus": -rho}
-                    yield a.Combine("gradient", terms)
+                    yield a.Combine("gradient", terms, unlearned={"gradient": 1.0})
                     yield a.Apply(self.optimizer)
                 yield a.SafePoint()
             found = yield from self._agree(me, rho)
@@ -139,9 +139,9 @@ class ADMM(LocalDriver):
         yield a.Combine("agreed", {"parameters": 1.0, "duals": 1.0 / rho})
         yield a.AllReduce("agreed", by=self.by, mean=True)
         weight = rho * me.replicas
-        yield a.Combine("agreed", {"agreed": weight / (weight + self.l2)})
-        yield a.Combine("residual", {"parameters": 1.0, "agreed": -1.0})
-        yield a.Combine("moved", {"agreed": 1.0, "consensus": -1.0})
+        yield a.Combine("agreed", {"agreed": weight / (weight + self.l2)}, unlearned={"agreed": 1.0})
+        yield a.Combine("residual", {"parameters": 1.0, "agreed": -1.0}, unlearned={})
+        yield a.Combine("moved", {"agreed": 1.0, "consensus": -1.0}, unlearned={})
         products = yield a.Dots(_PAIRS, by=Tree())
         yield a.Combine("duals", {"duals": 1.0, "residual": rho})
         yield a.Combine("consensus", {"agreed": 1.0})

@@ -205,7 +205,7 @@ class FedAvg(Driver):
     def _step(self) -> a.Program:
         if self.proximal:
             towards = {"gradient": 1.0, "parameters": self.proximal, "start": -self.proximal}
-            yield a.Combine("gradient", towards)
+            yield a.Combine("gradient", towards, unlearned={"gradient": 1.0})
         yield a.Apply(self.optimizer)
 
     def _server(self) -> a.Program:
@@ -217,5 +217,6 @@ class FedAvg(Driver):
             yield a.Combine("parameters", {**before, "mean": 1.0})
             return
         less = {"parameters": -1.0} if self.compress is None else {}
-        yield a.Combine("velocity", {"velocity": self.server_momentum, "mean": 1.0, **less})
+        moved = {"mean": 1.0, **less}
+        yield a.Combine("velocity", {"velocity": self.server_momentum, **moved}, unlearned=moved)
         yield a.Combine("parameters", {"parameters": 1.0, "velocity": 1.0})

@@ -192,10 +192,14 @@ class Combine:
     Args:
         into: "parameters", "gradient", or a vector of the driver; may be a term, too.
         terms: factors by vector. Products are added in this order, in the type of the parameters.
+        unlearned: factors in their place for numbers that no optimizer changes, which are running averages
+            and parameters with `trainable=False`; None: the same.
     """
 
     into: str
     terms: Mapping[str, float]
+    _: KW_ONLY
+    unlearned: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

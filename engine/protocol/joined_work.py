@@ -370,12 +370,14 @@ class JoinedWork(Work):
             case a.Apply():
                 self._changed = self._updates = True
                 return [self._update(action)]
-            case a.Combine(into=into, terms=terms):
+            case a.Combine(into=into, terms=terms, unlearned=others):
                 changes = self._changes(action) is not None
                 self._combined |= changes and not self._kept
                 self._changed |= changes
                 self._teaching.combine(action)
-                return [CombineVectors(Span(into, 0, self._seat.length(into)), tuple(terms.items()))]
+                span = Span(into, 0, self._seat.length(into))
+                unlearned = None if others is None else tuple(others.items())
+                return [CombineVectors(span, tuple(terms.items()), unlearned)]
             case a.Keep():
                 self._computes = True  # a replica may have no part in what is computed
                 saves = self._save_if_there()

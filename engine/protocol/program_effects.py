@@ -106,10 +106,14 @@ class CopyVector:
 
 @dataclass(frozen=True, slots=True)
 class CombineVectors:
-    """Effect: replace a range by the sum of factors times the same range of vectors, in their order."""
+    """Effect: replace a range by the sum of factors times the same range of vectors, in their order.
+
+    `unlearned` are the terms for numbers that no optimizer changes; None: the same.
+    """
 
     span: Span
     terms: tuple[tuple[str, float], ...]
+    unlearned: tuple[tuple[str, float], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

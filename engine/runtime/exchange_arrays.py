@@ -95,8 +95,8 @@ class ExchangeArrays(Arrays):
                 self.vectors.replace(span, payload)
             case CopyVector(source=source, target=target):
                 self.vectors.copy(source, target)
-            case CombineVectors(span=span, terms=terms):
-                self.vectors.combine(span, terms)
+            case CombineVectors(span=span, terms=terms, unlearned=unlearned):
+                self.vectors.combine(span, terms, unlearned)
             case MeasureDots(pairs=pairs, spans=ranges, place=place, size=size):
                 self.vectors.measure_dots(pairs, ranges, place=place, size=size)
             case ReadDots(number=number, size=size):

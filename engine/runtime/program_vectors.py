@@ -182,22 +182,36 @@ class ProgramVectors:
         np.copyto(self.of(there), self.of(source))
         self._wrote(there)
 
-    def combine(self, span: Span, terms: Sequence[tuple[str, float]]) -> None:
+    def combine(
+        self,
+        span: Span,
+        terms: Sequence[tuple[str, float]],
+        unlearned: Sequence[tuple[str, float]] | None = None,
+    ) -> None:
         """Replaces a range by the sum of factors times the same range of vectors, in their order.
 
-        Sums may be infinite: an update looks at them.
+        Sums may be infinite: an update looks at them. `unlearned` are the terms where no optimizer changes
+        the numbers, if these are not the same.
         """
-        of = [(self.dtype.type(factor), self.of(Span(name, span.start, span.stop))) for name, factor in terms]
-        target = self.of(span)
+        if unlearned is None:
+            self._sum(span.vector, span.start, span.stop, terms)
+        else:
+            for name, part in self._parts(span.start, span.stop, pieces=1):
+                of = unlearned if name in self._frozen else terms
+                self._sum(span.vector, part.start, part.stop, of)
+        self._wrote(span)
+
+    def _sum(self, into: str, start: int, stop: int, terms: Sequence[tuple[str, float]]) -> None:
+        of = [(self.dtype.type(factor), self.of(Span(name, start, stop))) for name, factor in terms]
+        target = self.of(Span(into, start, stop))
         with np.errstate(all="ignore"):
-            for start in range(0, target.size, _BLOCK):
-                block = slice(start, start + _BLOCK)
+            for low in range(0, target.size, _BLOCK):
+                block = slice(low, low + _BLOCK)
                 total = np.zeros(target[block].size, self.dtype)
                 for n, (factor, vector) in enumerate(of):
                     product = np.multiply(vector[block], factor)
                     total = np.add(total, product, out=total) if n else product
                 target[block] = total
-        self._wrote(span)
 
     def measure_dots(
         self, pairs: Sequence[tuple[str, str]], spans: Sequence[tuple[int, int]], *, place: int, size: int

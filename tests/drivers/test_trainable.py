@@ -11,13 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from partita.engine import LBFGS, SGD, Adagrad, AllReduce, Downpour, Momentum, Sandblaster, train
+from partita.engine import (
+    ADMM,
+    LBFGS,
+    SGD,
+    Adagrad,
+    AllReduce,
+    Downpour,
+    FedAvg,
+    Momentum,
+    Sandblaster,
+    train,
+)
 from partita.engine.drivers.driver import Driver
 from partita.engine.parameters import VectorStore, initialise
 from partita.engine.parameters.storage import Updater
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.events import Span
-from partita.layers import Conv2D, Dense, Graph, Network, SoftmaxCrossEntropy
+from partita.layers import BatchNorm, Conv2D, Dense, Graph, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, RowSplit, partition
 from tests.draws import examples
 from tests.networks import networks
@@ -137,3 +148,40 @@ def test_trainable_is_true_or_false() -> None:
 
 def test_a_network_counts_what_does_not_learn() -> None:
     assert str(network(scores=False).graph()).startswith("network frozen: 95 parameters, 75 of them not")
+
+
+@pytest.fixture(scope="module")
+def normalised() -> Plan:
+    """Running averages of the inputs, which depend on no weights, before a layer that does not learn."""
+    net = Network("normalised")
+    x = BatchNorm(name="norm")(net.input("x", shape=3))
+    scores = Dense(2, name="scores")(Dense(4, trainable=False, activation="tanh", name="frozen")(x))
+    net.loss = SoftmaxCrossEntropy()(scores, net.target("y"))
+    return partition(net, Cluster.local(), batch=4, precision="float64")
+
+
+@pytest.mark.parametrize(
+    ("plain", "drawn_together"),
+    [
+        (ADMM(replicas=2, every=3), ADMM(replicas=2, every=3, l2=1.0, rho=2.0)),
+        (FedAvg(2, 3, 1.0), FedAvg(2, 3, 1.0, proximal=1.0, server_momentum=0.9)),
+    ],
+    ids=["ADMM", "FedAvg"],
+)
+def test_penalties_and_momentum_are_for_numbers_that_learn(
+    on_threads: Any, normalised: Plan, plain: Driver, drawn_together: Driver
+) -> None:
+    """Frozen weights stay, and running averages are those of the data, under any of a driver's terms."""
+    draw = np.random.default_rng(0)
+    data = {"x": draw.normal(5, 3, (24, 3)), "y": draw.integers(0, 2, 24)}
+    first = initialise(normalised.graph.parameters.values(), 0, dtype="float64")
+    epochs: dict[str, Any] = {} if plain.ends else {"epochs": 2}
+    one, other = (
+        train(normalised, data, driver=driver, show="nothing", **epochs).parameters
+        for driver in (plain, drawn_together)
+    )
+    np.testing.assert_allclose(other["frozen.weight"], first["frozen.weight"], rtol=1e-12)
+    for name in ("norm.running_mean", "norm.running_variance"):
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-12)
+    assert (one["norm.running_mean"] > 1).all()
+    assert np.abs(one["scores.weight"] - other["scores.weight"]).max() > 1e-3
