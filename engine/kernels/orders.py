@@ -7,6 +7,7 @@ times (one core of an AMD Zen 4, float32). Importing this imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -55,6 +56,37 @@ def copy(target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source)
     else:
         _transpose_all(_numbers(source), _numbers(target), *matrices)
+
+
+class Copy:
+    """Copies tensors without a history into one place, whose layout is examined once.
+
+    Between threads that copy at the same time, this is faster than `copy`: it calls no operation of PyTorch,
+    each of which releases the GIL.
+    """
+
+    def __init__(self, place: torch.Tensor, axes: Sequence[int]) -> None:
+        """Examines the place.
+
+        Args:
+            place: receives the numbers; overlaps no source.
+            axes: those of a source, in the order of the place's.
+        """
+        self._place, self._axes = place, tuple(axes)
+        self._numbers = _numbers(place) if place.numel() else np.zeros(0)
+        self._known: dict[tuple[int, ...], _Matrices | None] = {}
+
+    def __call__(self, source: torch.Tensor) -> None:
+        """Writes a source, whose axes are permuted."""
+        strides = source.stride()
+        if strides not in self._known:
+            dense = source.is_contiguous() or source.is_contiguous(memory_format=torch.channels_last)
+            self._known[strides] = _matrices(self._place, source.permute(self._axes)) if dense else None
+        matrices = self._known[strides]
+        if matrices is None:
+            copy(self._place, source.permute(self._axes))
+        else:
+            _transpose_all(source.numpy().ravel(order="K"), self._numbers, *matrices)
 
 
 def contiguous(x: torch.Tensor) -> torch.Tensor:

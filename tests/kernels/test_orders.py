@@ -57,6 +57,18 @@ def test_copies_have_every_number_in_its_place(view: torch.Tensor, other: torch.
     assert torch.equal(back, other)
 
 
+def test_a_prepared_copy_takes_sources_in_any_order_of_memory() -> None:
+    place = torch.zeros((5, 6, 40, 8))[:, :, 4:36]
+    write = orders.Copy(place, (2, 3, 1, 0))
+    pictures = torch.randn(8, 32, 5, 6)
+    last = pictures.contiguous(memory_format=torch.channels_last)
+    wide = torch.cat([pictures, pictures], 1).contiguous(memory_format=torch.channels_last)[:, 32:]
+    for source in (pictures, last, wide, last):
+        place.zero_()
+        write(source)
+        assert torch.equal(place, pictures.permute(2, 3, 1, 0))
+
+
 def test_the_tiles_are_used_where_examples_change_their_place() -> None:
     picture = torch.zeros(9, 8, 6, 32)
     for given_view in (

@@ -2,13 +2,16 @@
 
 PyTorch's own threads would divide a call as well. But they go on spinning after it, and keep those of the
 pool from a core. Filters are a better division than rows: no place is computed twice, the weight is read
-once, and every gradient of a weight is written once, not added up. Importing this imports torch.
+once, and every gradient of a weight is written once, not added up. Views are made before threads begin: each
+operation of PyTorch releases the GIL, and a thread that waits for the GIL sleeps. Importing this imports
+torch.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
@@ -21,12 +24,16 @@ from partita.engine.kernels.tensors import as_tensor, use_threads
 from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import Conv2D
 from partita.layers.activations import activated
-from partita.layers.box import Box, Spans
+from partita.layers.box import Box, Span, Spans
 from partita.layers.connectivity import Patch
 from partita.layers.patches import Frame
 
 _FILTERS = 16
 """Filters that a thread has at least, and a multiple of which it has: they fill a vector."""
+
+_FROM_EXAMPLES_FIRST = 2, 3, 1, 0
+"""The engine's order of axes, of `[example, channel, row, column]`."""
+_CHANNELS_LAST = torch.channels_last
 
 _COPY = 16.0
 """Operations of a product that take about as long as a number's copy into another order."""
@@ -59,6 +66,9 @@ class ConvolutionByFilters(Kernel):
         self._settings = Settings(strides, even or [0, 0], dilations, 1)
         self._filters, self._channels = self._shares(len(weight)), self._shares(self._weight.shape[1])
         self.gradient_shares = len(self._filters)
+        self._weights = [self._weight[own] for own in self._filters]
+        self._of_filters: list[torch.Tensor]
+        self._unread: list[torch.Tensor]
         self._lock = threading.Lock()
         self._kept: torch.Tensor | None
         self._copied: torch.Tensor | None
@@ -109,6 +119,8 @@ class ConvolutionByFilters(Kernel):
     def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Computes the machine's rows, each thread for filters of its own."""
         place = None if self.arrays.grad_output is None else _empty(self._x)  # its pages are mapped once
+        biases = [None if self._bias is None else self._bias[own] for own in self._filters]
+        write = [orders.Copy(self._output[:, :, own], _FROM_EXAMPLES_FIRST) for own in self._filters]
 
         def call() -> None:
             self._free()
@@ -116,11 +128,9 @@ class ConvolutionByFilters(Kernel):
             if any(self._margins):
                 picture = functional.pad(picture, self._margins)
 
-            def work(_: int, own: slice) -> None:
-                bias = None if self._bias is None else self._bias[own]
-                sums = functional.conv2d(picture, self._weight[own], bias, *self._settings)
-                found = activated(torch, self._function, sums.permute(2, 3, 1, 0))
-                orders.copy(self._output[:, :, own], found)
+            def work(k: int, _: slice) -> None:
+                sums = functional.conv2d(picture, self._weights[k], biases[k], *self._settings)
+                write[k](activated(torch, self._function, sums))
 
             self._each(self._filters, work)
             if self.arrays.grad_output is not None:
@@ -136,32 +146,31 @@ class ConvolutionByFilters(Kernel):
         """Writes the gradient of some rows of the input, each thread for channels of its own; zero where they
         feed no row of the machine.
         """
-        out, window = self.arrays.grad_input(source), self.context.grad_windows[source]
+        out, window = as_tensor(self.arrays.grad_input(source)), self.context.grad_windows[source][0]
+        weights = [self._weight[:, own] for own in self._channels]
+        parts = [[_Part.of(run, self._fed, out[:, :, own], window) for run in rows] for own in self._channels]
 
-        def work(k: int, own: slice) -> None:
-            found = self._of_channels(k, own).permute(2, 3, 1, 0)
-            for start, stop in rows:
-                low, high = max(start, self._fed[0]), min(stop, self._fed[1])
-                fed = (low, high) if low < high else (stop, stop)
-                place = self._of_window(out, window, fed)[:, :, own]
-                part = found[fed[0] - self._fed[0] : fed[1] - self._fed[0]]
-                if accumulate:
-                    place.add_(part)
-                    continue
-                orders.copy(place, part)
-                for beyond in ((start, fed[0]), (fed[1], stop)):
-                    self._of_window(out, window, beyond)[:, :, own].zero_()
+        def work(k: int, _: slice) -> None:
+            found = self._of_channels(k, weights[k])
+            for part in parts[k]:
+                part.write_rows(found, accumulate=accumulate)
 
-        return self._backward(self._channels, work)
+        return self._backward(self._channels, work, self._make_unread)
 
-    def _of_channels(self, k: int, own: slice) -> torch.Tensor:
+    def _make_unread(self) -> None:
+        """Makes what PyTorch takes for the picture. Its shape alone counts; a view of channels would be
+        copied.
+        """
+        n, _, *places = self._picture.shape
+        shapes = [(n, own.stop - own.start, *places) for own in self._channels]
+        made = (torch.empty(one, dtype=self._grad.dtype, memory_format=_CHANNELS_LAST) for one in shapes)
+        self._unread = list(made)
+
+    def _of_channels(self, k: int, weight: torch.Tensor) -> torch.Tensor:
         """The gradient of some channels of the rows that feed the machine's; computed once."""
         found = self._of_input[k]
         if found is None:
-            # Of the picture the shape alone counts; a view of channels would be copied.
-            shape = len(self._picture), own.stop - own.start, *self._picture.shape[2:]
-            unread = torch.empty(shape, dtype=self._grad.dtype, memory_format=torch.channels_last)
-            found = self._gradient(self._grad, unread, self._weight[:, own], of_weight=False)
+            found = self._gradient(self._grad, self._unread[k], weight, of_weight=False)
             if any(self._margins):
                 found = functional.pad(found, [-width for width in self._margins])
             self._of_input[k] = found
@@ -176,19 +185,20 @@ class ConvolutionByFilters(Kernel):
         assert rows is None, "all rows share the weights"
         weight = as_tensor(out[0]).reshape(self._weight.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
         places = [weight, *(as_tensor(one).reshape(-1) for one in out[1:])]
+        parts = [[place[own] for place in places] for own in self._filters]
 
-        def work(_: int, own: slice) -> None:
-            grad, weight = self._grad[:, own], self._weight[own]
+        def work(k: int, _: slice) -> None:
+            grad, weight = self._of_filters[k], self._weights[k]
             if self._patches is not None:
                 found = of_patches(grad, self._patches, weight.shape)
             else:
                 found = self._gradient(grad, self._picture, weight, of_weight=True)
             sums = (grad.sum((0, 2, 3)) for _ in places[1:])
-            for place, gradient in zip(places, (found, *sums), strict=True):
-                part = place[own]
+            for part, gradient in zip(parts[k], (found, *sums), strict=True):
                 part.add_(gradient) if accumulate else part.copy_(gradient)
 
         def prepare() -> None:
+            self._of_filters = [self._grad[:, own] for own in self._filters]
             if is_product(self._grad):
                 self._patches = patches_of(self._picture, self._weight.shape, self._settings)
 
@@ -201,7 +211,7 @@ class ConvolutionByFilters(Kernel):
         *settings, groups = self._settings
         given = grad, picture, weight, None, *settings, False, [0, 0], groups
         wanted = [not of_weight, of_weight, False]
-        found: torch.Tensor = torch.ops.aten.convolution_backward(*given, wanted)[of_weight]
+        found: torch.Tensor = torch.ops.aten.convolution_backward.default(*given, wanted)[of_weight]
         return found
 
     def _backward(
@@ -238,7 +248,48 @@ class ConvolutionByFilters(Kernel):
         """Frees what a forward pass keeps for the gradients, and what these share."""
         self._kept = self._copied = self._patches = None
         self._of_input = [None] * len(self._channels)
+        self._of_filters, self._unread = [], []
         self._left = self.backward_calls or 0
+
+
+class _Part(NamedTuple):
+    """Rows of an input's gradient, for some channels.
+
+    Args:
+        fed: of the gradient of what feeds the machine's rows, those that are here.
+        place: receives them.
+        write: copies them there.
+        beyond: receives zeros.
+    """
+
+    fed: slice
+    place: torch.Tensor
+    write: orders.Copy
+    beyond: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, rows: Span, fed: Span, out: torch.Tensor, window: int) -> _Part:
+        """Finds the parts of rows of the gradient `out`, whose first row is `window`."""
+        low, high = max(rows[0], fed[0]), min(rows[1], fed[1])
+        low, high = (low, high) if low < high else (rows[1], rows[1])
+        above, place, below = (
+            out[start - window : stop - window]
+            for start, stop in ((rows[0], low), (low, high), (high, rows[1]))
+        )
+        beyond = tuple(one for one in (above, below) if len(one))
+        return cls(
+            slice(low - fed[0], high - fed[0]), place, orders.Copy(place, _FROM_EXAMPLES_FIRST), beyond
+        )
+
+    def write_rows(self, found: torch.Tensor, *, accumulate: bool) -> None:
+        """Writes or adds rows of `found`, `[example, channel, row, column]`."""
+        part = found if len(self.place) == found.shape[2] else found[:, :, self.fed]
+        if accumulate:
+            self.place.add_(part.permute(_FROM_EXAMPLES_FIRST))
+            return
+        self.write(part)
+        for one in self.beyond:
+            one.zero_()
 
 
 def _empty(x: torch.Tensor) -> torch.Tensor:
