@@ -1,12 +1,12 @@
-"""Codistillation past the limit of large batches: held-out loss by steps, churn of predictions, and bytes.
+"""Codistillation past the limit of large batches: held-out loss by steps, and bytes by what is exchanged.
 
     python -m examples.reproduce.codistillation [SEED ...]        (about half a minute for each seed)
 
 Replicas train on scikit-learn's digits with 256 examples each, a sixth of the data. A second replica in one
 synchronous group hardly lowers the loss; as a second group it does. Two ablations must not reach what
-codistillation does: a group that learns what it predicted itself, and smoothed labels. Churn is the share of
-held-out pictures on which two trainings differ that have other seeds and the same data. Source: Anil and
-others, "Large scale distributed neural network training through online distillation", 2018.
+codistillation does: a group that learns what it predicted itself, and smoothed labels. Groups that exchange
+predictions take the same steps as those that exchange parameters. Source: Anil and others, "Large scale
+distributed neural network training through online distillation", 2018.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,16 +40,17 @@ class OwnCopy(Codistillation):
         return (f"group_{me.replica % self.groups}",)
 
 
-CODISTILLATION = Codistillation(every=EVERY, burn_in=BURN_IN, optimizer=OPTIMIZER)
+SETTINGS: dict[str, Any] = {"every": EVERY, "burn_in": BURN_IN, "optimizer": OPTIMIZER}
 CASES: dict[str, tuple[Driver, float]] = {
     "synchronous, 1 replica": (AllReduce(optimizer=OPTIMIZER), 0.0),
     "synchronous, 2 replicas": (AllReduce(replicas=2, optimizer=OPTIMIZER), 0.0),
-    "codistillation, 2 groups": (CODISTILLATION, 0.0),
-    "towards its own copy": (OwnCopy(every=EVERY, burn_in=BURN_IN, optimizer=OPTIMIZER), 0.0),
+    "codistillation, 2 groups": (Codistillation(**SETTINGS), 0.0),
+    "of predictions": (Codistillation(**SETTINGS, exchange="predictions"), 0.0),
+    "towards its own copy": (OwnCopy(**SETTINGS), 0.0),
     "smoothed labels": (AllReduce(replicas=2, optimizer=OPTIMIZER), 0.1),
 }
 """The driver of each case, and the smoothing of labels."""
-SYNCHRONOUS, CODISTILLED = TWICE = ("synchronous, 2 replicas", "codistillation, 2 groups")
+SYNCHRONOUS, CODISTILLED = "synchronous, 2 replicas", ("codistillation, 2 groups", "of predictions")
 
 
 def network(smoothing: float = 0.0) -> Network:
@@ -70,9 +72,9 @@ def trained(case: str, split: int, seed: int, *, epochs: int = EPOCHS) -> Run:
     return train(plan, training, driver=driver, epochs=epochs, seed=seed, show="nothing", **rounds)
 
 
-def probabilities(run: Run, split: int) -> np.ndarray:
-    """The probabilities of the classes of held-out pictures, `[example, class]`."""
-    scores = np.asarray(predict(run, {"image": data(split)[1]["image"]}, show="nothing"), np.float64)
+def probabilities(run: Run, images: np.ndarray) -> np.ndarray:
+    """The probabilities of the classes of pictures, `[example, class]`."""
+    scores = np.asarray(predict(run, {"image": images}, show="nothing"), np.float64)
     shares = np.exp(scores - scores.max(1, keepdims=True))
     return shares / shares.sum(1, keepdims=True)
 
@@ -87,35 +89,32 @@ def kilobytes(driver: Driver) -> float:
     """Returns what a replica sends in the run, by the formulas."""
     examples = len(data()[0]["digit"])
     size = sum(math.prod(parameter.shape) for parameter in network().graph().parameters.values())
-    run = {"examples": examples, "batch": BATCH, "epochs": EPOCHS, "sizes": [size]}
+    run = {"examples": examples, "batch": BATCH, "epochs": EPOCHS, "sizes": [size], "scores": [10 * BATCH]}
     return traffic(driver, **run).n_bytes / 1000
 
 
-def measured(case: str, seeds: list[int]) -> tuple[np.ndarray, float]:
-    """The mean held-out loss at the end of each round, and the churn (0 where each seed trains once)."""
-    curves, churn = [], []
+def measured(case: str, seeds: list[int]) -> np.ndarray:
+    """The mean held-out loss at the end of each round."""
+    curves = []
     for seed in seeds:
-        runs = [trained(case, seed, 100 * n + seed) for n in range(2 if case in TWICE else 1)]
-        found = [probabilities(run, seed) for run in runs]
+        run = trained(case, seed, seed)
         if CASES[case][1]:  # a validation smoothes labels, too
-            curves += [[cross_entropy(one, seed)] for one in found]
+            curves.append([cross_entropy(probabilities(run, data(seed)[1]["image"]), seed)])
         else:
-            curves += [[one.metrics["val_loss"] for one in run.validations] for run in runs]
-        churn.append(np.mean(found[0].argmax(1) != found[-1].argmax(1)))
-    return np.mean(curves, axis=0), float(np.mean(churn))
+            curves.append([one.metrics["val_loss"] for one in run.validations])
+    return np.mean(curves, axis=0)
 
 
 def main(seeds: list[int]) -> None:
     """Prints a line for each case; ends with an error unless codistillation reaches the lowest loss."""
     found = {case: measured(case, seeds) for case in CASES}
-    lowest = {case: float(curve.min()) for case, (curve, _) in found.items()}
-    for case, (curve, churn) in found.items():
+    lowest = {case: float(curve.min()) for case, curve in found.items()}
+    for case, curve in found.items():
         steps = EVERY * (1 + int(np.argmax(curve <= lowest[SYNCHRONOUS])))
         reached = f"after {steps:3} steps" if lowest[case] <= lowest[SYNCHRONOUS] else "never          "
-        again = f"  churn {100 * churn:.2f}%" if case in TWICE else ""
         sent = f"{kilobytes(CASES[case][0]):7.1f} kB"
-        print(f"{case:24}  lowest {lowest[case]:.4f}  {lowest[SYNCHRONOUS]:.4f} {reached}  {sent}{again}")
-    if min(lowest, key=lambda case: lowest[case]) != CODISTILLED:
+        print(f"{case:24}  lowest {lowest[case]:.4f}  {lowest[SYNCHRONOUS]:.4f} {reached}  {sent}")
+    if min(lowest, key=lambda case: lowest[case]) not in CODISTILLED:
         raise SystemExit("codistillation does not do what it should")
 
 

@@ -280,10 +280,11 @@ def test_a_replica_that_gets_the_state_of_another_group_goes_on_with_its_own(
 
 
 @pytest.mark.slow
-def test_a_run_is_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exchange", ["parameters", "predictions"])
+def test_a_run_is_resumed(exchange: str, tmp_path: Path) -> None:
     """With processes: groups draw parameters of their own, and go on from what they exchanged last."""
     plan = partition(network("labels"), Cluster.local(machines=2), batch=BATCH)
-    made = driver(2, 4, every=4)
+    made = driver(2, 4, every=4, exchange=exchange)
     settings: dict[str, Any] = {"driver": made, "checkpoints": tmp_path / "run", "show": "nothing"}
     first = train(plan, data("labels"), epochs=4, **settings)
     again = train(plan, data("labels"), epochs=8, resume=True, **settings)

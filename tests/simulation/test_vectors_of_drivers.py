@@ -131,3 +131,15 @@ def test_a_group_that_goes_on_from_the_state_of_another_one_is_found(
     with Fault(ViewChange, method, instead).planted():
         outcomes = [play_programs(driver, seed, agreed=("group_0", "group_1")) for seed in seeds]
     assert any(outcome.violation is not None for outcome in outcomes)
+
+
+def test_a_student_that_learns_predictions_of_other_examples_is_found() -> None:
+    """A round whose last step nobody predicts: its entry has what an earlier round has left there, or zeros."""
+    driver = Codistillation(replicas=2, every=3, burn_in=0, exchange="predictions")
+
+    def one_less(method: Any, me: Any, every: Any) -> Any:
+        return max(1, method(me, every) - 1)
+
+    with Fault(Member, "left_of", one_less).planted():
+        outcomes = [play_programs(driver, seed, agreed=("group_0",)) for seed in (6, 7)]
+    assert any("T1" in str(outcome.violation) for outcome in outcomes)
