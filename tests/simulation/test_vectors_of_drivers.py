@@ -134,7 +134,7 @@ def test_a_group_that_goes_on_from_the_state_of_another_one_is_found(
 
 
 def test_a_student_that_learns_predictions_of_other_examples_is_found() -> None:
-    """A round whose last step nobody predicts: its entry has what an earlier round has left there, or zeros."""
+    """Nobody predicts the last step of a round: its entry has what an earlier round has left, or zeros."""
     driver = Codistillation(replicas=2, every=3, burn_in=0, exchange="predictions")
 
     def one_less(method: Any, me: Any, every: Any) -> Any:
