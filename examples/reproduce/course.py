@@ -5,8 +5,8 @@
 
 The first simulates its workers: real gradients of a small network, while times and bytes are those of the
 project: 56 minutes for 10 epochs of 20,000 pictures on a machine, and all parameters over one server's link,
-fetched and pushed every so many steps. The learning rate is the same for any number of workers: one that
-suits a single worker, and a low one.
+fetched and pushed every so many steps, in chunks of 512 KiB that take turns on the link; in the last row,
+whole. The learning rate is the same for any number of workers: one that suits a single worker, and a low one.
 
 Source: K. Yang and M. Farrell, "Distributed stochastic gradient descent", 2016.
 """
@@ -28,6 +28,8 @@ from partita.partitioner import Cluster, partition
 PARAMETERS, PICTURES, MINUTES, EPOCHS, BATCH = 74_770_901, 20_000, 56, 10, 100
 GIGABITS = 2
 """Of a machine's link: assumed."""
+CHUNK_BYTES = 512 * 1024
+"""Of a message: what all workers fetch and push shares the server's link, a chunk each in turn."""
 WORKERS = (1, 2, 4, 8, 16)
 LONGEST_S = 10_800.0
 """Virtual seconds after which a run has failed; 60 by its learning rate, if that is less."""
@@ -47,22 +49,25 @@ def network() -> Network:
     return net
 
 
-def hosts() -> Hosts:
+def hosts(*, chunk_bytes: int = CHUNK_BYTES) -> Hosts:
     """Returns the project's machines: a minibatch takes what one of them took, with some spread."""
     step_s = MINUTES * 60 / EPOCHS / PICTURES * BATCH
     link = Link(0.5e-3, 8 / GIGABITS * 1e-9)
-    return Hosts(step_s=step_s, spread=0.3, n_bytes=4 * PARAMETERS, link=link, one_server=True)
+    n_bytes = 4 * PARAMETERS
+    return Hosts(step_s=step_s, spread=0.3, n_bytes=n_bytes, link=link, server_chunk_bytes=chunk_bytes)
 
 
-def times(problem: Problem, *, every: int, rate: float, target: float, seeds: int) -> list[float]:
+def times(
+    problem: Problem, *, every: int, rate: float, chunk_bytes: int, target: float, seeds: int
+) -> list[float]:
     """Returns the median minutes to the target for each number of workers."""
-    found = []
+    found, machines = [], hosts(chunk_bytes=chunk_bytes)
     for workers in WORKERS:
         driver = Downpour(
             replicas=workers, optimizer=SGD(rate), fetch_every=every, push_every=every, run_ahead=every
         )
         runs = [
-            course(driver, problem, hosts(), seed=seed, target=target, until_s=min(60 / rate, LONGEST_S))
+            course(driver, problem, machines, seed=seed, target=target, until_s=min(60 / rate, LONGEST_S))
             for seed in range(seeds)
         ]
         found.append(median(run.reached_s(target) for run in runs) / 60)
@@ -90,12 +95,17 @@ def main(given: Sequence[str] | None = None) -> None:
     print(
         f"a minibatch of {BATCH}: {plan.predicted_step_s:.2f} s predicted here, {assumed.step_s:.2f} s there"
     )
-    print(f"minutes to {asked.target:.0%}" + " " * 11 + "".join(f"{n:8d}" for n in WORKERS) + "   workers")
+    print(f"minutes to {asked.target:.0%}" + " " * 18 + "".join(f"{n:8d}" for n in WORKERS) + "   workers")
     usual = ((1, 0.05), (EVERY, 0.05), (EVERY, 0.003))
-    for every, rate in usual if asked.rate is None else ((1, asked.rate), (EVERY, asked.rate)):
-        found = times(Problem(), every=every, rate=rate, target=asked.target, seeds=asked.seeds)
+    asked_for = usual if asked.rate is None else ((1, asked.rate), (EVERY, asked.rate))
+    rows = [(every, rate, CHUNK_BYTES) for every, rate in asked_for]
+    for every, rate, chunk_bytes in (*rows, (*asked_for[-1], 4 * PARAMETERS)):
+        found = times(
+            Problem(), every=every, rate=rate, chunk_bytes=chunk_bytes, target=asked.target, seeds=asked.seeds
+        )
         minutes = "".join(f"{one:8.1f}" for one in found)
-        print(f"rate {rate:5.3f}, every {every:2d} steps{minutes}", flush=True)
+        whole = "" if chunk_bytes == CHUNK_BYTES else ", whole"
+        print(f"rate {rate:5.3f}, every {every:2d} steps{whole:7}{minutes}", flush=True)
 
 
 if __name__ == "__main__":

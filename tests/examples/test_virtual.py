@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from examples.reproduce.contenders import CONTENDERS, REPLICAS
 from examples.reproduce.courses import Course, course
 from examples.reproduce.two_functions import Problem
 from examples.reproduce.virtual import Hosts, World
+from examples.reproduce.virtual.server_link import ServerLink
 from examples.reproduce.virtual.world import APART
 from partita.engine import (
     EASGD,
@@ -30,6 +34,7 @@ from partita.engine import (
     ParameterAveraging,
 )
 from partita.engine.drivers import Driver
+from partita.engine.protocol.exchange.algorithm import Link
 from partita.engine.protocol.staleness import AS_IT_IS
 
 
@@ -196,6 +201,37 @@ def test_a_bounded_replica_waits_for_a_slow_one_and_another_does_not(problem: Pr
         assert world.links is not None
         ahead[staleness] = world.links.done(0) - world.links.done(1)
     assert ahead[Bounded(2)] <= 3 < 50 < ahead[AS_IT_IS]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_streams_take_turns_on_the_link_of_a_server(chunk: int) -> None:
+    """Against a link whose turns are played one by one."""
+    begins, link = [(0.0, 12), (0.5, 3), (4.25, 9), (40.0, 2), (40.0, 7)], Link(0.125, 1.0)
+    events, found, now, numbers = [], {}, [0.0], itertools.count()
+
+    def after(seconds: float, event: Callable[[], None]) -> None:
+        heapq.heappush(events, (now[0] + seconds, next(numbers), event))
+
+    server = ServerLink(link, chunk, now=lambda: now[0], after=after)
+    for n, (begin, size) in enumerate(begins):
+        after(begin, lambda n=n, size=size: server.send(size, lambda: found.update({n: now[0]})))
+    while events:
+        now[0], _, event = heapq.heappop(events)
+        event()
+    expected, at, waiting, coming = {}, 0.0, [], [*enumerate(begins)]
+    while waiting or coming:
+        at = at if waiting else max(at, coming[0][1][0])
+        turn = waiting.pop(0) if waiting else None
+        ends = at + (chunk if turn else 0)
+        while coming and coming[0][1][0] <= ends:
+            n, (_, size) = coming.pop(0)
+            waiting.append([n, -(-size // chunk)])
+        at = ends
+        if turn and turn[1] > 1:
+            waiting.append([turn[0], turn[1] - 1])
+        elif turn:
+            expected[turn[0]] = at + link.latency_s
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", CONTENDERS)

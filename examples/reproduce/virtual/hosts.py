@@ -22,7 +22,8 @@ class Hosts:
         dead: for each replica that dies, when it does, and when it is back.
         n_bytes: that the parameters take on a link.
         link: between any two machines.
-        one_server: whether all values and pushes go through the link of one machine, one after the other.
+        server_chunk_bytes: where all values and pushes go through the link of one machine: bytes of the
+            chunks in which they take turns there. None: each replica has a link of its own to the shards.
     """
 
     step_s: float = 0.1
@@ -31,7 +32,7 @@ class Hosts:
     dead: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     n_bytes: int = 1_000_000
     link: Link = field(default=Link(0.5e-3, 8e-9))
-    one_server: bool = False
+    server_chunk_bytes: int | None = None
 
     @property
     def pass_s(self) -> float:

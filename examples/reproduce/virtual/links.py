@@ -10,6 +10,7 @@ import numpy as np
 
 from examples.reproduce.virtual.hosts import Hosts
 from examples.reproduce.virtual.replica import Replica
+from examples.reproduce.virtual.server_link import ServerLink
 from examples.reproduce.virtual.shards import AnyShard, MergingShard, Shard, spans_of
 from partita.engine.drivers import Driver
 from partita.engine.parameters import Vector
@@ -80,7 +81,10 @@ class Links:
         self._done = [0] * driver.replicas
         self._taken = [-1] * driver.replicas  # the unit that each replica computes
         self._rooms: list[tuple[Replica, a.Room]] = []
-        self._server_free_at = 0.0
+        chunk_bytes = hosts.server_chunk_bytes
+        self._server = (
+            None if chunk_bytes is None else ServerLink(hosts.link, chunk_bytes, now=now, after=after)
+        )
         self._ticks = False
 
     def next_unit(self, rank: int) -> int:
@@ -155,18 +159,16 @@ class Links:
                 link.fetching, link.staged = False, (version, values, held)
                 self._look_for_room()
 
-            self._after(self._pass_s(share), arrived)
+            self._pass(share * self._hosts.n_bytes, arrived)
 
         self._after(self._hosts.link.latency_s, answered)
 
-    def _pass_s(self, share: float = 1.0) -> float:
-        """Returns the time until a share of all parameters has passed the link of the shards."""
-        pass_s = self._hosts.link.seconds(share * self._hosts.n_bytes)
-        if not self._hosts.one_server:
-            return pass_s
-        now = self._now()
-        self._server_free_at = max(self._server_free_at, now) + pass_s
-        return self._server_free_at - now
+    def _pass(self, n_bytes: float, arrived: Callable[[], None]) -> None:
+        """Sends values or a push, which pass the link of the shards."""
+        if self._server is None:
+            self._after(self._hosts.link.seconds(n_bytes), arrived)
+        else:
+            self._server.send(n_bytes, arrived)
 
     def _install(self, one: Replica, link: _Link) -> None:
         """Takes what was fetched, with the replica's own gradients or changes over it."""
@@ -222,7 +224,7 @@ class Links:
             self._settle(self.shard.push((link.rank, link.number), base, pushed, units, self._now()))
             self._tick()
 
-        self._after(self._pass_s(share), arrived)
+        self._pass(share * self._hosts.n_bytes, arrived)
 
     def _settle(self, streams: list[tuple[int, int]]) -> None:
         """Acknowledges pushes that have been applied."""
