@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from examples.reproduce import dynamic_averaging, parameter_averaging
+from examples.reproduce import parameter_averaging
 from examples.reproduce.dynamic_averaging import LEARNERS, RATE, Learners, Stream
 from partita.engine import SGD, AllReduce, DynamicAveraging, LocalSGD
 from partita.engine.drivers import Driver
@@ -14,13 +13,12 @@ STEPS = 20
 
 
 def learners(driver: Driver) -> Learners:
-    found = Learners(driver, Stream("01", 0), 0)
+    found = Learners(driver, Stream("01", 0, STEPS), 0)
     found.play()
     return found
 
 
-def test_a_delta_that_all_violate_is_averaging_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic_averaging, "STEPS", STEPS)
+def test_a_delta_that_all_violate_is_averaging_in_every_step() -> None:
     always = learners(LocalSGD(replicas=LEARNERS, every=1, optimizer=RATE))
     never_near = learners(DynamicAveraging(replicas=LEARNERS, every=1, delta=1e-12, optimizer=RATE))
     np.testing.assert_allclose(never_near.losses, always.losses, rtol=1e-4)
