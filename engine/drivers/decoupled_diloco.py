@@ -120,6 +120,11 @@ class DecoupledDiLoCo(Driver):
 
     @property
     @override
+    def unsent(self) -> str:
+        return "push_"
+
+    @property
+    @override
     def pushes_changes(self) -> bool:
         return True
 

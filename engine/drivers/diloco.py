@@ -80,7 +80,7 @@ class DiLoCo(LocalDriver):
 
     @override
     def end_of_round(self, me: Member) -> a.Program:
-        yield from self.mean_change(me, "anchor", since="parameters")
+        yield from self.mean_change(me)
         yield a.Apply(self.outer, gradient="delta", to="anchor")
         yield a.Combine("parameters", {"anchor": 1.0})
         yield a.SafePoint()

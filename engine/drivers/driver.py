@@ -106,6 +106,13 @@ class Driver(Arguments):
         return keeps_unsent(self)
 
     @property
+    def unsent(self) -> str:
+        """The kind of what is compressed, in the names of what checkpoints have of it: what messages of one
+        kind lacked is nothing that messages of another kind could have in them. "": gradients.
+        """
+        return ""
+
+    @property
     def replicas_differ(self) -> bool:
         """Returns whether each replica has parameters and a state of the optimizer of its own between
         exchanges. Without shards only.

@@ -91,6 +91,11 @@ class LocalDriver(Driver):
 
     @property
     @override
+    def unsent(self) -> str:
+        return "change_"
+
+    @property
+    @override
     def replicas_differ(self) -> bool:
         return True
 
@@ -115,10 +120,10 @@ class LocalDriver(Driver):
         """Yields the actions by which replicas agree, with a safe point at the end."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a round ends")
 
-    def mean_change(self, me: Member, of: str, *, since: str) -> a.Program:
-        """Yields the actions after which "delta" has the mean over replicas of one vector less another."""
+    def mean_change(self, me: Member) -> a.Program:
+        """Yields the actions after which "delta" has the mean over replicas of "anchor" less "parameters"."""
         share = 1.0 if self.compress is None else 1.0 / me.replicas
-        yield a.Combine("delta", {of: share, since: -share})
+        yield a.Combine("delta", {"anchor": share, "parameters": -share})
         if self.compress is None:
             yield a.AllReduce("delta", by=self.by, mean=True)
         else:
@@ -162,8 +167,8 @@ class LocalSGD(LocalDriver):
         if self.compress is None:
             yield a.AllReduce("parameters", by=self.by, mean=True)
         else:
-            yield from self.mean_change(me, "parameters", since="anchor")
-            yield a.Combine("anchor", {"anchor": 1.0, "delta": 1.0})
+            yield from self.mean_change(me)
+            yield a.Combine("anchor", {"anchor": 1.0, "delta": -1.0})
             yield a.Combine("parameters", {"anchor": 1.0})
         yield a.SafePoint()
 

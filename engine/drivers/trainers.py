@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from partita.engine.drivers.compressed import keeps_unsent
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.scaled_losses import check_driver
@@ -149,6 +150,7 @@ class JoinedTrainer(Trainer):
             division=self._division,
             sharded=driver.is_sharded,
             apart=driver.replicas_differ,
+            unsent=driver.unsent,
             compress=driver.compress,
             reshuffles=driver.reshuffles,
             kept=driver.kept_vectors,
@@ -316,6 +318,7 @@ class LeasedTrainer(Trainer):
             compress=driver.compress,
             reports_each=driver.staleness.most_ahead is not None,
             moves_by=driver.moves_by,
+            unsent=driver.unsent if keeps_unsent(driver) and not isinstance(driver.keepers, Log) else None,
         )
 
     @override
@@ -335,6 +338,7 @@ class LeasedTrainer(Trainer):
             acknowledged=acknowledged,
             staleness=driver.staleness,
             compress=driver.compress,
+            unsent=driver.unsent if keeps_unsent(driver) else None,
             merging=driver.merging,
             sizes=UnitSizes(examples, self.plan.batch * driver.minibatches),
         )

@@ -18,7 +18,8 @@
   data (`part_validation`).
 - `exchange/` has the exchanges of numbers among replicas.
 - A `shard` (events and effects: `shard_effects`) works under a lease, by a policy: `apply_on_arrival` applies
-  every push once (compressed ones have a `message_form`), and `merge_on_quorum` those of several replicas
+  every push once (compressed ones have a `message_form`, and an `unsent_book` collects for files what they
+  lacked), and `merge_on_quorum` those of several replicas
   together (as `merging` says); `sum_then_continue` executes a batch method's
   `commands` and sums gradients (`evaluation`, `sum_tree`). `staleness` is what is done about
   stale gradients. `durability/` has what a shard promises: its records, and the replies that wait for them.

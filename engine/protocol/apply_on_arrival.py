@@ -19,7 +19,7 @@ import msgspec
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
-from partita.engine.protocol.checkpoint_messages import AskUnits, LostPushes, UnitsHeld
+from partita.engine.protocol.checkpoint_messages import AskUnits, LostPushes, UnitsHeld, Unsent
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.copy_messages import ShardCounts
 from partita.engine.protocol.durability.records import Record
@@ -37,6 +37,7 @@ from partita.engine.protocol.shard_effects import (
     ShardRanges,
 )
 from partita.engine.protocol.staleness import AS_IT_IS, Compensated, Staleness
+from partita.engine.protocol.unsent_book import UnsentBook
 
 MOST_STALE: Final = 1024
 """Staleness is counted up to here: the number of versions remembered for each range."""
@@ -121,7 +122,7 @@ class ApplyOnArrival(Policy):
     """Applies pushes in the order of arrival."""
 
     orders = (AskUnits,)
-    requests = (m.Fetch, m.Push)  # of each stream one of each is under way
+    requests = (m.Fetch, m.Push, Unsent)  # of each stream one of each is under way
     saves_on_request = True
 
     def __init__(
@@ -131,6 +132,7 @@ class ApplyOnArrival(Policy):
         restored: RestoredState | None = None,
         acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
         staleness: Staleness = AS_IT_IS,
+        keeps_unsent: bool = False,
     ) -> None:
         """Creates the policy of a shard that starts, or starts again.
 
@@ -140,7 +142,9 @@ class ApplyOnArrival(Policy):
             acknowledged: for each stream, the pushes of each process of its part that this shard has
                 acknowledged, the oldest first: those that the checkpoint lacks are lost.
             staleness: what is done about stale gradients.
+            keeps_unsent: files have what compressed pushes lacked, see `UnsentBook`.
         """
+        self._unsent: Final = UnsentBook(own) if keeps_unsent else None
         self._staleness: Final = staleness
         restored = restored or RestoredState()
         self.version = restored.version
@@ -189,6 +193,14 @@ class ApplyOnArrival(Policy):
                 return self._push(event, push)
             case m.Fetch() as fetch:
                 return self._fetch(event, fetch)
+            case Unsent() as answer if self._unsent is not None:
+                reason = self._own.rejection_reason(event)
+                effects = (
+                    self._unsent.take(event, answer) if reason is None else [Refuse(event.sender, reason)]
+                )
+                return [*map(self._at_present, effects)]
+            case Unsent():
+                return [Refuse(event.sender, "what it has kept was not asked for")]
             case AskUnits():
                 return [Send(event.sender, self._units_held())]
         raise AssertionError(event)
@@ -234,7 +246,8 @@ class ApplyOnArrival(Policy):
     @override
     def tick(self, *, leased: bool) -> list[ShardEffect]:
         unreported, self._unreported = self._unreported, []
-        return [*map(self._report_lost, unreported)]
+        asks = self._unsent.tick(self.now) if leased and self._unsent is not None else []
+        return [*map(self._report_lost, unreported), *map(self._at_present, asks)]
 
     @override
     def persist(self, checkpoint: int) -> Persist:
@@ -251,7 +264,12 @@ class ApplyOnArrival(Policy):
             units,
             finite=True,
             updates_of=dict(self._updates),
+            collects=self._unsent is not None,
         )
+
+    @override
+    def persisting(self, order: Persist) -> list[ShardEffect]:
+        return [] if self._unsent is None else self._unsent.begin(order, self.seen, self.now)
 
     def _units_held(self) -> UnitsHeld:
         held, some = Ranges([(0, MOST)]), Ranges()
@@ -283,7 +301,7 @@ class ApplyOnArrival(Policy):
             return []
         if push.sequence <= stream.sequence:
             is_last = push.sequence == stream.sequence
-            return [self._acknowledge(name, push, stream.staleness if is_last else 0)]
+            return self._acknowledge(name, push, stream.staleness if is_last else 0)
         return self._take(event, push)
 
     def _take(self, event: Received, push: m.Push) -> list[ShardEffect]:
@@ -318,7 +336,7 @@ class ApplyOnArrival(Policy):
         first = [Compensate(span, payload, name, base)] if corrects else []
         self._updates[number] += 1
         ack = self._acknowledge(name, push, stream.staleness)
-        return [*first, apply, ack, *([self._report_lost(name)] if lost else [])]
+        return [*first, apply, *ack, *([self._report_lost(name)] if lost else [])]
 
     def _overtaken(self, stream: _Stream, base: int) -> int:
         """Returns how many pushes of others a part's gradient lacks."""
@@ -352,10 +370,17 @@ class ApplyOnArrival(Policy):
         of_part = (one.lost for other, one in self._streams.items() if host_and_fragment(other)[0] == part)
         return Send(COORDINATOR, LostPushes(part, sum(of_part)))
 
-    def _acknowledge(self, name: str, push: m.Push, staleness: int) -> Send:
+    def _acknowledge(self, name: str, push: m.Push, staleness: int) -> list[ShardEffect]:
         known = self._own.incarnation, push.incarnation, push.sequence
         ack = m.PushAck(*known, self.version, staleness, push.fragment)
-        return Send(host_and_fragment(name)[0], ack)
+        answer = Send(host_and_fragment(name)[0], ack)
+        return [answer] if self._unsent is None else self._unsent.hold(name, answer)
+
+    def _at_present(self, answer: ShardEffect) -> ShardEffect:
+        """Returns an acknowledgement with the version that the shard has now."""
+        if isinstance(answer, Send) and isinstance(answer.message, m.PushAck):
+            return Send(answer.to, msgspec.structs.replace(answer.message, version=self.version))
+        return answer
 
     def _fetch(self, event: Received, fetch: m.Fetch) -> list[ShardEffect]:
         sender = event.sender
@@ -402,6 +427,8 @@ class ApplyOnArrival(Policy):
         assert self.version == self._restored.version + applied, (self.version, applied)
         updates = sum(self._updates.values()) - self._updates_at_start
         assert updates == applied, (self._updates, applied)
+        if self._unsent is not None:
+            self._unsent.validate()
         for name, one in self._streams.items():
             assert self._own.number_of(name) >= 0, name
             assert min(one.sequence + 1, one.incarnation, one.stop, one.lost) >= 0, (name, one)

@@ -26,6 +26,29 @@ class UnitsHeld(MessageStruct, frozen=True, tag=True):
     some: tuple[UnitRange, ...]
 
 
+class AskUnsent(MessageStruct, frozen=True, tag=True):
+    """Asks a part what its compressed pushes of a fragment have lacked, up to the last one that the shard's
+    file of this checkpoint holds: of `pushes` of the process `incarnation`. Repeated.
+    """
+
+    shard_incarnation: Count
+    checkpoint: Count
+    incarnation: Count
+    pushes: Count
+    fragment: Count = 0
+
+
+class Unsent(MessageStruct, frozen=True, tag=True):
+    """Answers `AskUnsent` of this process, after these pushes. The payload has the vectors that the
+    compressor keeps, one after another.
+    """
+
+    checkpoint: Count
+    incarnation: Count
+    pushes: Count
+    fragment: Count = 0
+
+
 class Saved(MessageStruct, frozen=True, tag=True):
     """The shard's file is on disk: its name inside the checkpoint's folder and its SHA-256.
 

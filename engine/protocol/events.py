@@ -91,7 +91,8 @@ class Persist:
     `Persisted` or `NotPersisted` reports the end. `version` counts the pushes or commands applied;
     `units` are those of the pushes; `updates_of` the updates of each machine's numbers, and `updates` is the
     largest of them; `finite` refuses to write numbers that are not. `loss_scale` is that of replicas which
-    keep the parameters, where losses are scaled.
+    keep the parameters, where losses are scaled. `collects`: the file is written after `WriteFile`, with
+    what `KeepUnsent` has brought until then.
     """
 
     checkpoint: int
@@ -104,6 +105,7 @@ class Persist:
     finite: bool = False
     updates_of: Mapping[int, int] = field(default_factory=dict)
     loss_scale: ScaleState | None = None
+    collects: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import msgspec
 from typing_extensions import override
 
 from partita.engine.protocol import messages as m
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
-from partita.engine.protocol.events import Received, Send, stream_of
+from partita.engine.protocol.events import Received, stream_of
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.merging import Merging, UnitSizes
 from partita.engine.protocol.shard_effects import ApplyGradient, ShardEffect, ShardRanges
@@ -51,6 +50,7 @@ class MergeOnQuorum(ApplyOnArrival):
         sizes: UnitSizes,
         restored: RestoredState | None = None,
         acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
+        keeps_unsent: bool = False,
     ) -> None:
         """Creates the policy of a shard that starts, or starts again.
 
@@ -60,8 +60,9 @@ class MergeOnQuorum(ApplyOnArrival):
             sizes: the examples of units of work.
             restored: see `ApplyOnArrival`.
             acknowledged: see `ApplyOnArrival`.
+            keeps_unsent: see `ApplyOnArrival`.
         """
-        super().__init__(own, restored=restored, acknowledged=acknowledged)
+        super().__init__(own, restored=restored, acknowledged=acknowledged, keeps_unsent=keeps_unsent)
         self._merging, self._sizes = merging, sizes
         self._merges: Final = {number: _Range() for number in own.ranges}
 
@@ -154,12 +155,6 @@ class MergeOnQuorum(ApplyOnArrival):
         own.quorum_at = None
         own.waiting.clear()
         return [*updates, *map(self._at_present, answers)]
-
-    def _at_present(self, answer: ShardEffect) -> ShardEffect:
-        """Returns an acknowledgement with the version that has the whole merge."""
-        if isinstance(answer, Send) and isinstance(answer.message, m.PushAck):
-            return Send(answer.to, msgspec.structs.replace(answer.message, version=self.version))
-        return answer
 
     @override
     def validate(self) -> None:

@@ -6,6 +6,7 @@ from the step alone, so a push of any other size is refused. The module must not
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ class MessageForm:
     """The messages in the place of the numbers of a range.
 
     Args:
-        compress: makes and reads them; opaque but for `items`.
+        compress: makes and reads them; opaque but for `items` and `state_names`.
         shapes: of the tensors in the range.
         item_bytes: bytes of a number of the gradient.
     """
@@ -27,6 +28,11 @@ class MessageForm:
     def items(self, step: int) -> int:
         """Returns the length of the message of a step, in whole numbers of the gradient's type."""
         return int(self.compress.items(self.shapes, self.item_bytes, step=step))
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the vectors that the compressor keeps."""
+        return len(self.compress.state_names) * sum(map(math.prod, self.shapes)) * self.item_bytes
 
     def n_bytes(self, step: int) -> int:
         """Returns the bytes of the message of a step."""

@@ -32,6 +32,7 @@ from partita.engine.protocol.batch_messages import (
 )
 from partita.engine.protocol.checkpoint_messages import (
     AskUnits,
+    AskUnsent,
     CheckpointCommitted,
     LogReport,
     LostPushes,
@@ -40,6 +41,7 @@ from partita.engine.protocol.checkpoint_messages import (
     SaveFailed,
     SaveProgress,
     UnitsHeld,
+    Unsent,
 )
 from partita.engine.protocol.copy_messages import CopyChunk, CopyComplete, CopyRequest, RecordKept
 from partita.engine.protocol.file_messages import (
@@ -390,6 +392,8 @@ _CheckpointMessage: TypeAlias = (
     | LostPushes
     | AskUnits
     | UnitsHeld
+    | AskUnsent
+    | Unsent
 )
 _CopyMessage: TypeAlias = CopyRequest | CopyChunk | RecordCopy | RecordKept | CopyComplete
 _CommandMessage: TypeAlias = (

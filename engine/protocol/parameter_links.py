@@ -20,6 +20,7 @@ from typing import ClassVar, Final, TypeAlias
 from typing_extensions import override
 
 from partita.engine.protocol.batch_messages import Point
+from partita.engine.protocol.checkpoint_messages import AskUnsent, Unsent
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, Link, Links, Stage, SwapBuffers, hosts_of
@@ -27,6 +28,12 @@ from partita.engine.protocol.message_form import step_of
 from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck
 from partita.engine.protocol.ranges import Ranges
 from partita.engine.protocol.watch_messages import MOST_STALENESS
+
+UNSENT: Final = "unsent"
+"""The vector of what compressed pushes have lacked so far."""
+
+UNSENT_BEFORE: Final = "unsent before"
+"""The same, before the last push."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class ParameterLinks(Links[ParameterLink]):
         by_staleness: their numbers by staleness; the last entry has those with more, too.
     """
 
-    takes: ClassVar[tuple[type, ...]] = (Parameters, PushAck)
+    takes: ClassVar[tuple[type, ...]] = (Parameters, PushAck, AskUnsent)
 
     def __init__(
         self,
@@ -332,6 +339,16 @@ class ParameterLinks(Links[ParameterLink]):
                 yield from self._parameters(link, message, event.payload, now)
             case PushAck() as message:
                 yield from self._acknowledged(link, message, now)
+            case AskUnsent() as message if message.incarnation == self.incarnation:
+                yield from self._asked(link, message)
+
+    @staticmethod
+    def _asked(link: ParameterLink, message: AskUnsent) -> Iterator[LinkEffect]:
+        """Answers what compressed pushes lacked after one that is the last, or the one before that."""
+        vector = {link.sequences: UNSENT, link.sequences - 1: UNSENT_BEFORE}.get(message.pushes)
+        if vector is not None:
+            known = message.checkpoint, message.incarnation, message.pushes, message.fragment
+            yield Send(link.shard, Unsent(*known), link.span(vector))
 
     def _fetch(self, link: ParameterLink, now: float) -> Send:
         link.requests += 1

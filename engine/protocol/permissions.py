@@ -17,6 +17,7 @@ from partita.engine.protocol import messages as m
 from partita.engine.protocol import replica_messages as rm
 from partita.engine.protocol.checkpoint_messages import (
     AskUnits,
+    AskUnsent,
     CheckpointCommitted,
     LogReport,
     LostPushes,
@@ -25,6 +26,7 @@ from partita.engine.protocol.checkpoint_messages import (
     SaveFailed,
     SaveProgress,
     UnitsHeld,
+    Unsent,
 )
 from partita.engine.protocol.names import COORDINATOR, FILES, backup_index, part_indices, shard_index
 from partita.engine.protocol.session_messages import Load, Loaded, Ping, Play, Played, Pong
@@ -87,18 +89,18 @@ PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], _Kinds]] = {
     ("shard", "backup"): _COPIES | {m.RecordCopy},
     ("backup", "shard"): _COPIES | {cm.RecordKept},
     ("part", "part"): _AMONG_REPLICAS | {m.Tensor, m.Credit},
-    ("part", "shard"): frozenset({m.Fetch, m.Push, bm.FetchPoint, bm.Contribution}),
+    ("part", "shard"): frozenset({m.Fetch, m.Push, Unsent, bm.FetchPoint, bm.Contribution}),
     ("part", "files"): _FILE_REQUESTS | {fm.SavePushes},
     ("shard", "files"): _FILE_REQUESTS,
     ("backup", "files"): _FILE_REQUESTS,
     ("files", "part"): _FILE_ANSWERS,
     ("files", "shard"): _FILE_ANSWERS,
     ("files", "backup"): _FILE_ANSWERS,
-    ("shard", "part"): frozenset({m.Parameters, m.PushAck, bm.Point, bm.ContributionAck}),
+    ("shard", "part"): frozenset({m.Parameters, m.PushAck, AskUnsent, bm.Point, bm.ContributionAck}),
 }
 """Messages by (sender, receiver); other pairs have none."""
 
-_OF_INCARNATIONS: Final = (m.Parameters, m.PushAck, Saved)
+_OF_INCARNATIONS: Final = (m.Parameters, m.PushAck, AskUnsent, Saved)
 """Messages that name the incarnation of the host that sends them."""
 
 

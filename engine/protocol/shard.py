@@ -249,7 +249,8 @@ class Shard(RoleMachine):
             if checkpoint > self._writing[0].checkpoint:
                 self._wanted = max(checkpoint, self._wanted or 0)
             return []
-        return [self.policy.persist(checkpoint)]
+        order = self.policy.persist(checkpoint)
+        return [order, *self.policy.persisting(order)]
 
     def _persisted(self, event: Persisted | NotPersisted, now: float) -> list[ShardEffect]:
         """Reports the oldest file under way, unless the shard was replaced, and begins the next one."""

@@ -107,6 +107,22 @@ class Compensate:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepUnsent:
+    """Effect: add to the file that is not written yet what a stream's compressor has kept of a range."""
+
+    stream: str
+    span: Span
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """Effect: write the file of this checkpoint, for which all has been collected."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunOperations:
     """Effect, the last one of its list: execute these operations on vectors, in order."""
 
@@ -239,6 +255,8 @@ ShardEffect: TypeAlias = (
     | WriteChunk
     | Send
     | Persist
+    | KeepUnsent
+    | WriteFile
     | Fenced
     | ReceiveAgain
     | Refuse
@@ -337,6 +355,10 @@ class Policy(ABC):
     @abstractmethod
     def persist(self, checkpoint: int) -> Persist:
         """Returns the effect that writes all vectors as they are now, with the counts that belong to them."""
+
+    def persisting(self, order: Persist) -> list[ShardEffect]:
+        """Returns the effects that follow such an order at once."""
+        return []
 
     def counts(self) -> ShardCounts:
         """Returns the counts that belong to all vectors as they are now, for another copy of the shard."""

@@ -8,7 +8,7 @@ driver chooses one of the `shard_policies`.
 A `shard_body` with its `shard_settings` has the vectors of
 `shard_start` and `shard_records`, which a `shard_log` keeps for a `shard_recovery`, and `delay_compensation`
 corrects stale gradients there; a `backup` is a second copy. `push_messages` are compressed pushes, as a part
-writes and a shard reads them.
+writes and a shard reads them, and `unsent_of_parts` what they lacked, in a shard's file.
 All parts have one `part_body`: it has a `runner` of their steps (a `step_runner`, or those of
 `assignments`) and their arrays, `link_arrays` or `exchange_arrays` (over `program_vectors`, which
 `state_files` writes, with the compressors of `message_coding`). A `part_task`

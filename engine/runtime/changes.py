@@ -46,7 +46,7 @@ class PushedChanges(LocalOptimizer):
             messages: take the place of changes in pushes; None: changes are sent.
         """
         super().__init__(optimizer, vectors)
-        self._messages = messages
+        self.messages = messages
         device, shape, dtype = vectors.device, vectors.parameters.shape, vectors.dtype
         self._kept = device.zeros(shape, dtype)  # what `keep` keeps of a range that new values arrive in
         shared = memory(self._kept.nbytes) if device.is_host else None
@@ -58,14 +58,14 @@ class PushedChanges(LocalOptimizer):
 
     def pushed(self, span: slice) -> Vector:
         """Returns what is sent of a range: the changes in flight, or their message; nobody writes to it."""
-        if self._messages is None:
+        if self.messages is None:
             return self._vectors.device.given(self.in_flight[span])
-        return self._messages.message(span)
+        return self.messages.message(span)
 
     def _compress(self, span: slice, step: int) -> None:
         """Makes the changes in flight of a range what their message means, if there are messages."""
-        if self._messages is not None:
-            self._messages.compress(span, step, self.in_flight)
+        if self.messages is not None:
+            self.messages.compress(span, step, self.in_flight)
 
     @abstractmethod
     def clear(self, span: slice) -> None:

@@ -41,11 +41,13 @@ class OwnState:
         names: of the vectors of its compressor.
         held: those to begin with, `[n]` each of the part.
         apart: its parameters and its optimizer's state are not those of the others.
+        kind: of what is compressed, see `Driver.unsent`.
     """
 
     names: tuple[str, ...]
     held: Mapping[str, Vector]
     apart: bool = False
+    kind: str = ""
 
 
 class ExchangeArrays(Arrays):
@@ -161,7 +163,7 @@ class ExchangeArrays(Arrays):
     def _named(self, own: OwnState, whole: tuple[Span, ...]) -> dict[str, Vector]:
         """Returns copies of what the replica alone has, by their names in a checkpoint."""
         unsent = self._coding.state(own.names, self.vectors.size)
-        named = {name_of(name, self._replica): vector for name, vector in unsent.items()}
+        named = {name_of(own.kind + name, self._replica): vector for name, vector in unsent.items()}
         if own.apart and self._replica:
             found = self.vectors.snapshot(whole)
             state = {name: found.state[name] for name in self.vectors.names_of_optimizer}

@@ -55,6 +55,7 @@ class JoinedHands(Hands):
         sharded: whether no replica has the whole state.
         apart: whether each replica has parameters and a state of the optimizer of its own, which checkpoints
             then have, too, where states are `sharded`.
+        unsent: see `Driver.unsent`.
         reshuffles: whether each epoch has another order of the examples.
         compress: makes the messages in the place of gradients; its state is the part's, and in checkpoints,
             where the replicas' states are `sharded`.
@@ -73,6 +74,7 @@ class JoinedHands(Hands):
     division: Division | None = None
     sharded: bool = False
     apart: bool = False
+    unsent: str = ""
     compress: Compressor | None = None
     reshuffles: bool = True
     kept: Mapping[str, Kept] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class JoinedHands(Hands):
                 specs = task.plan.graph.parameters
                 values = initial_vector(slots, specs, self.draws, dtype=self.precision)
             arrays.restore(values, None)
-            return _Loaded(0, 0, OwnState(names, {}, apart) if names else None)
+            return _Loaded(0, 0, OwnState(names, {}, apart, self.unsent) if names else None)
         found = files.checkpoints(self.folder, run=self.run).open(self.checkpoint, shapes, slots=slots)
         snapshot = found.snapshot(slots)
         arrays.restore(snapshot.values, snapshot.state)
@@ -174,7 +176,7 @@ class JoinedHands(Hands):
             )
         own = found.manifest.run == self.run
         step = max(record.version for record in found.records.values()) if own else self.first_step
-        unsent = OwnState(names, self._unsent(task, found), apart) if names else None
+        unsent = OwnState(names, self._unsent(task, found), apart, self.unsent) if names else None
         mine = found.records.get(part_name(task.replica, task.machine)) if apart else None
         scales = (record.loss_scale for record in (*filter(None, [mine]), *found.records.values()))
         return _Loaded(step, found.updates(slots), unsent, next(filter(None, scales), None))
@@ -190,6 +192,7 @@ class JoinedHands(Hands):
             replica=task.replica,
             replicas=task.replicas,
             same_cut=lambda name: found.holds(f"state.{name}", slots),
+            kind=self.unsent,
         )
 
     def _seat(

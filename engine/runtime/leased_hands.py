@@ -6,7 +6,7 @@ player's threads compute, and parameters are replaced only between two steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +14,12 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from partita.engine.parameters.compression import Compressor
+from partita.engine.parameters.compression.kept_state import state_in
 from partita.engine.parameters.formats import CheckpointError
 from partita.engine.parameters.optimizers import Optimizer
+from partita.engine.parameters.reader import Checkpoint
+from partita.engine.parameters.slots import Slot, within
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.parameter_links import ParameterLinks
@@ -54,6 +58,8 @@ class LeasedHands(Hands):
         compress: makes the messages of pushes; None: they are whole gradients.
         reports_each: the coordinator is told of each step at once, as others wait for it.
         moves_by: see `Driver.moves_by`.
+        unsent: the kind of what messages lack, with which the first process of a part goes on from a
+            checkpoint, see `Driver.unsent`; None: it begins without.
     """
 
     optimizer: Optimizer
@@ -68,6 +74,7 @@ class LeasedHands(Hands):
     compress: Compressor | None = None
     reports_each: bool = False
     moves_by: float | None = None
+    unsent: str | None = None
 
     @override
     def build(self, task: PartTask, host: HostContext) -> tuple[Part, PartBody]:
@@ -114,7 +121,7 @@ class LeasedHands(Hands):
     def _updates(
         self, task: PartTask, host: HostContext, vectors: Vectors, held: HeldState | None
     ) -> GradientAccumulation | PushedChanges:
-        messages = self._messages(task, vectors)
+        messages = self._messages(task, host, vectors)
         if self.moves_by is not None:
             alpha, memory = self.moves_by, host.memory
             return ElasticUpdates(self.optimizer, vectors, moves_by=alpha, memory=memory, messages=messages)
@@ -131,7 +138,7 @@ class LeasedHands(Hands):
             messages=messages,
         )
 
-    def _messages(self, task: PartTask, vectors: Vectors) -> PushMessages | None:
+    def _messages(self, task: PartTask, host: HostContext, vectors: Vectors) -> PushMessages | None:
         """The messages of the part's pushes; None where they are whole gradients."""
         if self.compress is None:
             return None
@@ -140,7 +147,40 @@ class LeasedHands(Hands):
             shared.machine_start: form_of(self.compress, task.layout, shared, item_bytes)
             for shared in task.layout.shards_of(task.machine)
         }
-        return PushMessages(forms, vectors.tables, vectors.device)
+        return PushMessages(forms, vectors.tables, vectors.device, self._kept(task, host))
+
+    def _kept(self, task: PartTask, host: HostContext) -> dict[int, dict[str, Vector]]:
+        """Returns what the part's messages have lacked, in the checkpoint from which the shards go on, too.
+
+        A part that is started again has pushed since then, and begins without.
+        """
+        if self.compress is None or self.unsent is None or self.checkpoint is None or host.incarnation:
+            return {}
+        slots, shapes = task.layout.machines[task.machine], dict(task.layout.shapes)
+        try:
+            checkpoints = host.files.checkpoints(self.folder, run=self.run)
+            found = checkpoints.open(self.checkpoint, shapes, slots=slots)
+            return {
+                shared.machine_start: self._state(
+                    task, found, [*within(slots, shared.machine_start, shared.machine_stop)]
+                )
+                for shared in task.layout.shards_of(task.machine)
+            }
+        except (CheckpointError, OSError):
+            return {}
+
+    def _state(self, task: PartTask, found: Checkpoint, slots: Sequence[Slot]) -> dict[str, Vector]:
+        """The state of the encoder of some slots in a checkpoint."""
+        assert self.compress is not None and self.unsent is not None
+        return state_in(
+            self.compress.alone,
+            found.state_names,
+            lambda name: found.gather(slots, f"state.{name}"),
+            replica=task.replica,
+            replicas=task.replicas,
+            same_cut=lambda name: found.holds(f"state.{name}", slots),
+            kind=self.unsent,
+        )
 
     def _held(self, task: PartTask, host: HostContext, dtype: npt.DTypeLike) -> HeldState | None:
         """The optimizer's state in the checkpoint. Steps between two fetches are estimates: any will do."""

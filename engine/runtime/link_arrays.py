@@ -12,7 +12,12 @@ from partita.engine.parameters.slots import clipped
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.link import Install, Stage, SwapBuffers
-from partita.engine.protocol.parameter_links import ClearGradient, SavePushRecord
+from partita.engine.protocol.parameter_links import (
+    UNSENT,
+    UNSENT_BEFORE,
+    ClearGradient,
+    SavePushRecord,
+)
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.changes import PushedChanges
 from partita.engine.runtime.part_body import Arrays
@@ -100,7 +105,12 @@ class LinkArrays(Arrays):
             vectors.changed(span)
 
     def payload(self, span: Span) -> PayloadLike:
-        """Returns the numbers of a gradient in flight."""
+        """Returns the numbers of a gradient in flight, or what messages have lacked."""
+        if span.vector in (UNSENT, UNSENT_BEFORE):
+            assert isinstance(self._updates, GradientAccumulation | PushedChanges), span
+            assert self._updates.messages is not None, span
+            part, before = slice(span.start, span.stop), span.vector == UNSENT_BEFORE
+            return [*self._updates.messages.unsent(part, before=before)]
         if isinstance(self._updates, GradientAccumulation):
             pushed = self._updates.pushed(slice(span.start, span.stop))
             return pushed if isinstance(pushed, list) else Steady(pushed)

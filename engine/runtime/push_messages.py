@@ -32,14 +32,24 @@ def form_of(compress: Compressor, layout: Layout, shared: SharedRange, item_byte
 class PushMessages:
     """The messages of one part's pushes, and what they lacked."""
 
-    def __init__(self, forms: Mapping[int, MessageForm], tables: Sequence[Table], device: Device) -> None:
-        """Nothing is in flight, and nothing was left out.
+    def __init__(
+        self,
+        forms: Mapping[int, MessageForm],
+        tables: Sequence[Table],
+        device: Device,
+        held: Mapping[int, Mapping[str, Vector]] | None = None,
+    ) -> None:
+        """Nothing is in flight.
 
         Args:
             forms: of the range of each shard, by its start in the machine's vector.
             tables: sparse ones of the machine, of which rows are sent beside the messages.
             device: of the gradients.
+            held: what earlier messages have lacked: for each range, by its start, the encoder's state
+                vectors of all its numbers; None: nothing.
         """
+        self._held: Final = held or {}
+        self._before: dict[int, dict[str, Vector]] = {}  # the states before the last messages
         self._forms, self._tables, self._device = forms, tuple(tables), device
         self._encoders: dict[int, Encoder] = {}
         self._sent: dict[int, Vector] = {}
@@ -55,10 +65,8 @@ class PushMessages:
         parts = list(outside(self._tables, span.start, span.stop))
         numbers = [self._device.given(gradient[part]) for part in parts]
         wanted = np.concatenate(numbers) if numbers else np.zeros(0)
-        form = self._forms[span.start]
-        encoder = self._encoders.get(span.start)
-        if encoder is None:
-            encoder = self._encoders[span.start] = form.compress.encoder(form.shapes, wanted.dtype)
+        form, encoder = self._forms[span.start], self._encoder(span)
+        self._before[span.start] = dict(encoder.state)
         message = np.empty(form.items(step), wanted.dtype)
         with np.errstate(all="ignore"):  # the shard's update looks whether a gradient is finite
             encoder.encode(wanted, message, step=step, turn=0, replicas=1)
@@ -69,6 +77,28 @@ class PushMessages:
             stop = at + part.stop - part.start
             self._device.copy(gradient[part], self._device.taken(wanted[at:stop]))
             at = stop
+
+    def _encoder(self, span: slice) -> Encoder:
+        if span.start not in self._encoders:
+            form = self._forms[span.start]
+            encoder = form.compress.encoder(form.shapes, np.dtype(f"f{form.item_bytes}"))
+            parts = [
+                slice(part.start - span.start, part.stop - span.start)
+                for part in outside(self._tables, span.start, span.stop)
+            ]
+            held = self._held.get(span.start, {}).items()
+            encoder.restore({name: np.concatenate([whole[part] for part in parts]) for name, whole in held})
+            self._encoders[span.start] = encoder
+        return self._encoders[span.start]
+
+    def unsent(self, span: slice, *, before: bool) -> list[Vector]:
+        """Returns the state vectors of a range's encoder, outside of tables; nobody writes to them.
+
+        `before`: as they were before the last message.
+        """
+        encoder, form = self._encoder(span), self._forms[span.start]
+        state = self._before.get(span.start, encoder.state) if before else encoder.state
+        return [state[name] for name in form.compress.state_names]
 
     def message(self, span: slice) -> Vector:
         """Returns the last message of a range; nobody writes to it."""

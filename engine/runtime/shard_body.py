@@ -35,6 +35,7 @@ from partita.engine.protocol.shard_effects import (
     CopyTaken,
     DropGradients,
     Fenced,
+    KeepUnsent,
     LoadCheckpoint,
     LongEffect,
     MoveGradient,
@@ -50,6 +51,7 @@ from partita.engine.protocol.shard_effects import (
     SumsTaken,
     TakeCopy,
     TakeSums,
+    WriteFile,
     WriteVector,
 )
 from partita.engine.protocol.staleness import Compensated
@@ -62,6 +64,7 @@ from partita.engine.runtime.shard_settings import ShardSettings
 from partita.engine.runtime.shard_start import VectorLoader
 from partita.engine.runtime.state_files import StateFiles
 from partita.engine.runtime.task import Body, CannotGoOn, HostContext
+from partita.engine.runtime.unsent_of_parts import UnsentOfParts
 from partita.engine.transport.payload import Payload, PayloadLike, Versioned
 
 SHORT_OPERATION: Final = 1 << 23
@@ -108,6 +111,7 @@ class ShardBody(Body):
         self._copied: ShardSnapshot | None = None  # that another copy of the shard is filled from
         self._touched: dict[int, deque[tuple[int, list[Rows]]]] = {}  # by range, the rows of the last pushes
         self._snapshots: deque[ShardSnapshot] = deque()  # that are being written, in order
+        self._collected: UnsentOfParts | None = None  # for the last of them
         self._files = StateFiles(self._checkpoints, host, run=task.run)
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
 
@@ -192,9 +196,8 @@ class ShardBody(Body):
                 if self._numbers(effect) <= SHORT_OPERATION:
                     return self._run_operations(effect)
                 self._operations.start(partial(self._run_operations, effect))
-            case Persist():
-                self._snapshots.append(self._store.snapshot())
-                self._files.start(effect, self._slots, self._snapshots[-1])
+            case Persist() | KeepUnsent() | WriteFile():
+                self._persist(effect)
             case Keep() | BeginSegment() | RemoveRecords():
                 self._records.keep(effect)
             case DropGradients():
@@ -206,6 +209,26 @@ class ShardBody(Body):
             case _:
                 raise AssertionError(effect)
         return None
+
+    def _persist(self, effect: Persist | KeepUnsent | WriteFile) -> None:
+        """Takes all vectors as they are, and writes them: at once, or with what parts have kept."""
+        collected = self._collected
+        if isinstance(effect, KeepUnsent):
+            assert collected is not None, effect
+            collected.take(effect)
+        elif isinstance(effect, WriteFile):
+            assert collected is not None and collected.order.checkpoint == effect.checkpoint, effect
+            self._files.start(collected.order, self._slots, collected.added_to(self._snapshots[-1]))
+            self._collected = None
+        else:
+            self._snapshots.append(self._store.snapshot())
+            if effect.collects:
+                policy = self._task.policy
+                assert isinstance(policy, ApplyPolicy) and policy.compress is not None, effect
+                names = [f"{policy.unsent}{name}" for name in policy.compress.alone.state_names]
+                self._collected = UnsentOfParts(effect, names, self.size, self.dtype, self._tables)
+            else:
+                self._files.start(effect, self._slots, self._snapshots[-1])
 
     def recovered(self, own: ShardRanges) -> Policy:
         """Carries out the records of the log, and begins to keep those that follow. Raises CannotGoOn."""

@@ -58,6 +58,7 @@ class ApplyPolicy:
         acknowledged: for each part, the records of its processes about the shard, ascending.
         staleness: what is done about stale gradients.
         compress: makes the messages of pushes; None: they are whole gradients.
+        unsent: the kind of what messages lack, which files then have, see `Driver.unsent`; None: they do not.
         merging: how long pushes wait for one another; None: not at all.
         sizes: examples of units of work, by which a merge is weighted.
     """
@@ -65,15 +66,18 @@ class ApplyPolicy:
     optimizer: Optimizer
     staleness: Staleness = AS_IT_IS
     compress: Compressor | None = None
+    unsent: str | None = None
     merging: Merging | None = None
     sizes: UnitSizes = field(default=UnitSizes(1, 1))
     acknowledged: Mapping[str, tuple[PushRecord, ...]] = field(default_factory=dict)
 
     def replaying(self, own: ShardRanges, restored: RestoredState) -> ApplyOnArrival:
         """Returns a policy for the records of an earlier run, see `ShardPolicy`."""
+        keeps = self.unsent is not None
         if self.merging is not None:
-            return MergeOnQuorum(own, merging=self.merging, sizes=self.sizes, restored=restored)
-        return ApplyOnArrival(own, restored=restored, staleness=self.staleness)
+            merging, sizes = self.merging, self.sizes
+            return MergeOnQuorum(own, merging=merging, sizes=sizes, restored=restored, keeps_unsent=keeps)
+        return ApplyOnArrival(own, restored=restored, staleness=self.staleness, keeps_unsent=keeps)
 
     def machine(
         self, own: ShardRanges, restored: RestoredState, replay: Callable[[Policy], object] = no_records

@@ -59,7 +59,7 @@ class GradientAccumulation(LocalOptimizer):
             messages: take the place of gradients in pushes; None: gradients are sent.
         """
         super().__init__(optimizer, vectors, per_step=per_step, held=held, replicas=replicas)
-        self._messages = messages
+        self.messages = messages
         self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         shared = memory(self.accumulated.nbytes) if vectors.device.is_host else None
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
@@ -109,8 +109,8 @@ class GradientAccumulation(LocalOptimizer):
             self.accumulated[part] = 0.0
         for table, first, stop in self.rows_in(span):
             table.swap(first, stop)
-        if self._messages is not None:
-            self._messages.compress(span, step, self.in_flight)
+        if self.messages is not None:
+            self.messages.compress(span, step, self.in_flight)
         if self._mirror is not None:
             self._mirror.push(span, UpdateContext(self._count, scale=self._scale))
 
@@ -126,10 +126,10 @@ class GradientAccumulation(LocalOptimizer):
         found = [(first, table.in_flight.between(first, stop)) for table, first, stop in self.rows_in(span)]
         if not found:
             whole = self._vectors.device.given
-            return whole(self.in_flight[span]) if self._messages is None else self._messages.message(span)
+            return whole(self.in_flight[span]) if self.messages is None else self.messages.message(span)
         numbers = [self.in_flight[part] for part in outside(self._vectors.tables, span.start, span.stop)]
-        if self._messages is not None:
-            numbers = [self._messages.message(span)]
+        if self.messages is not None:
+            numbers = [self.messages.message(span)]
         return encode(numbers, [(rows - first, values) for first, (rows, values) in found])
 
     def restore(self, span: slice) -> None:

@@ -28,6 +28,7 @@ from partita.engine.protocol.shard_effects import (
     CopyTaken,
     DropGradients,
     Fenced,
+    KeepUnsent,
     LoadCheckpoint,
     LongEffect,
     MoveGradient,
@@ -41,6 +42,7 @@ from partita.engine.protocol.shard_effects import (
     SumsTaken,
     TakeCopy,
     TakeSums,
+    WriteFile,
     WriteVector,
 )
 from partita.engine.protocol.sum_then_continue import SumThenContinue, without_replies
@@ -90,6 +92,9 @@ class ShardChecks:
     def persists(self, order: Persist) -> object:
         """Looks at a file that is written, and returns the reference of its contents."""
 
+    def collects(self, order: Persist, stream: str, unsent: tuple[float, ...]) -> None:
+        """Looks at what the pushes of a stream have lacked, which is written, too."""
+
     def copied(self, numbers: Numbers) -> Numbers:
         """Looks at numbers that are sent to another copy of the shard."""
         return numbers
@@ -134,6 +139,8 @@ class ShardBody(SimulatedBody):
         self.size = schedule.layout.sizes[shard_of(host.name)]
         self._begin = begin
         self._kept: dict[tuple[int, int], Vector] = {}
+
+    _collecting: tuple[Persist, ShardState]  # a file that may not be written yet
 
     def build(self, policy: Policy) -> Shard:
         """Builds the machine of this shard."""
@@ -251,7 +258,15 @@ class ShardBody(SimulatedBody):
                 state = ShardState(
                     dict(self.vectors), dict(effect.seen), dict(effect.stops), dict(effect.units), kept
                 )
-                self.write(self.schedule, effect, state)
+                self._collecting = effect, state
+                if not effect.collects:
+                    self.write(self.schedule, effect, state)
+            case KeepUnsent(payload=Numbers() as numbers):
+                self.checks.collects(self._collecting[0], effect.stream, tuple(numbers))
+            case WriteFile(checkpoint=checkpoint):
+                order, state = self._collecting
+                require(order.checkpoint == checkpoint, "C2", effect, "and what is collected is for", order)
+                self.write(self.schedule, order, state)
             case ReceiveAgain(event=again):
                 return again
             case Fenced():

@@ -255,6 +255,22 @@ def test_a_run_of_rounds_goes_on_with_what_each_replica_has(
     goes_on_with_the_bits(driver, 1, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("compress", "settings"),
+    [
+        (TopK(0.05, 0.5), {"shards": 2, "optimizer": Momentum(0.1)}),
+        pytest.param(PowerSGD(1), {"shards": 3, "durability": "replicated"}, marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
+def test_a_run_with_shards_goes_on_with_what_was_not_sent(
+    compress: Compressor, settings: dict[str, Any], tmp_path: Path, on_threads: object
+) -> None:
+    goes_on_with_the_bits(Downpour(compress=compress, **settings), 2, tmp_path)
+    assert all("_0" in name for name in unsent_in(tmp_path)), "the names of a replica"
+    assert any(np.abs(one).max() > 0 for whole in unsent_in(tmp_path).values() for one in whole.values())
+
+
 def goes_on_with_the_bits(driver: Driver, machines: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"driver": driver, "show": "nothing"}
     plan, data = plan_of(machines), toy.data(48)

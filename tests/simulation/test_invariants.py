@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,11 +26,14 @@ from partita.engine.protocol.actions import (
     Room,
     SafePoint,
 )
+from partita.engine.protocol.checkpoint_messages import Unsent
 from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.events import Send
 from partita.engine.protocol.exchange import Hierarchical, Ring, Server, Tree
 from partita.engine.protocol.leased_work import HasSteps
+from partita.engine.protocol.parameter_links import UNSENT, ParameterLinks
 from partita.engine.protocol.views import Member
-from partita.engine.testing import play
+from partita.engine.testing import Fault, play
 from partita.engine.testing.__main__ import PLAYERS
 from partita.engine.testing.program.drawn import draw
 from partita.engine.testing.sandblaster import play_sandblaster
@@ -258,6 +261,17 @@ def test_a_mistake_in_a_driver_with_shards_is_caught(driver: Eager, reported: st
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
+def test_a_file_with_what_a_later_push_lacked_is_found() -> None:
+    def last(method: Any, links: Any, link: Any, message: Any) -> Any:
+        known = message.checkpoint, message.incarnation, message.pushes, message.fragment
+        return iter((Send(link.shard, Unsent(*known), link.span(UNSENT)),))
+
+    driver = Downpour(replicas=3, shards=2, compress=Int8())
+    with Fault(ParameterLinks, "_asked", last).planted():
+        found = (play(driver, seed).violation for seed in range(20))
+        assert next(one for one in found if one is not None).startswith("C2")
+
+
 def test_compressed_pushes_and_what_they_lack_are_all_gradients(replicas: int) -> None:
     """Under every fault of a schedule; a push that has what another one lacked is caught."""
     driver = Downpour(replicas=replicas, shards=2, compress=Int8(), fetch_every=2)

@@ -47,6 +47,7 @@ def state_in(
     replica: int,
     replicas: int,
     same_cut: Callable[[str], bool],
+    kind: str = "",
 ) -> dict[str, Vector]:
     """Returns the state with which a replica goes on; a vector that no replica has saved is left out.
 
@@ -57,17 +58,19 @@ def state_in(
         replica: that goes on.
         replicas: that go on in all.
         same_cut: says whether a vector was saved in the ranges in which `gather` returns it.
+        kind: of what is compressed, see `Driver.unsent`.
     """
     known, found = set(names), {}
     for vector in compress.state_names:
-        saved = sorted((int(m[2]), m[0]) for m in map(_NAME.fullmatch, known) if m and m[1] == vector)
+        matches = map(_NAME.fullmatch, known)
+        saved = sorted((int(m[2]), m[0]) for m in matches if m and m[1] == kind + vector)
         if not saved:
             continue
         if vector in compress.shared_state:
             if same_cut(saved[0][1]):
                 found[vector] = gather(saved[0][1])
         elif len(saved) == replicas and saved[-1][0] == replicas - 1:
-            found[vector] = gather(name_of(vector, replica))
+            found[vector] = gather(name_of(kind + vector, replica))
         else:
             total = sum(gather(name).astype(np.float64) for _, name in saved)
             found[vector] = np.asarray(total / replicas)

@@ -51,6 +51,7 @@ class ReferenceModel:
         self._machines = machines
         self._compresses, self._alone = compresses, alone
         self._unsent: dict[ProcessId, list[float]] = {}  # that pushes lacked so far
+        self._after: dict[tuple[str, Push], tuple[float, ...]] = {}  # what they lacked after each push
         self._initial = start
         self._twice, self._staleness = twice, staleness
         self.keeps, self.waits = keeps, waits or keeps
@@ -148,6 +149,7 @@ class ReferenceModel:
         expected = self._accumulated[part][start:stop]
         if self._compresses:
             self._sends_some(part, push, payload, start, unsent, message.scale)
+            self._after[shard, push] = tuple(unsent)
         else:
             require(payload == tuple(expected), "I1", push, "holds", payload, "of", expected)
         scaled, scale = self._scaled[part][start:stop], message.scale
@@ -182,6 +184,11 @@ class ReferenceModel:
             if self._alone:
                 self._parameters[part][i] += scale * (sent - accumulated[i])
             kept[i] = left
+
+    def lacked(self, shard: str, push: Push, unsent: tuple[float, ...]) -> None:
+        """Requires that a file has what a part had kept after its last push in the file (C2)."""
+        wanted = self._after.get((shard, push), (0.0,) * len(unsent))
+        require(unsent == wanted, "C2", shard, "writes", unsent, "after", push, "which lacked", wanted)
 
     def settles(self, part: ProcessId, stream: str, sequence: int) -> None:
         """Requires that a part takes each push for acknowledged once, in order."""

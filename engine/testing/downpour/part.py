@@ -7,16 +7,17 @@ step: that stands for the states and errors that they would send to one another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from typing_extensions import override
 
+from partita.engine.protocol.checkpoint_messages import Unsent
 from partita.engine.protocol.events import Send, Span
 from partita.engine.protocol.leased_work import LeasedWork, RunUnit
 from partita.engine.protocol.link import Install
 from partita.engine.protocol.messages import Finished, Push, PushAck, Report
 from partita.engine.protocol.names import part_name, stream_name
-from partita.engine.protocol.parameter_links import ParameterLinks, SavePushRecord
+from partita.engine.protocol.parameter_links import UNSENT, UNSENT_BEFORE, ParameterLinks, SavePushRecord
 from partita.engine.protocol.part import Part
 from partita.engine.protocol.program_effects import StepDone
 from partita.engine.testing.downpour.schedule import DownpourCoordinatorHost, DownpourSchedule
@@ -43,11 +44,8 @@ def build_part(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Part, P
     part = schedule.kind(Part)(replica, work, needed=others, watched=links.shards)
     arithmetic.run.push_log.begin(host.id)
     size = sum(stop - start for _, start, stop in spans)
-    return part, PartBody(schedule, host, {name: [0.0] * size for name in (*OF_LINKS, UNSENT)}, arithmetic)
-
-
-UNSENT: Final = "unsent"
-"""The vector of what compressed pushes lacked so far."""
+    vectors = {name: [0.0] * size for name in (*OF_LINKS, UNSENT, UNSENT_BEFORE)}
+    return part, PartBody(schedule, host, vectors, arithmetic)
 
 
 class Integers(PartArithmetic):
@@ -124,6 +122,7 @@ class Integers(PartArithmetic):
         vectors, places = self.body.vectors, range(span.start, span.stop)
         wanted = {i: vectors["in_flight"][i] + vectors[UNSENT][i] for i in places}
         largest = sorted(places, key=lambda i: (-abs(wanted[i]), i))[: (len(places) + 1) // 2]
+        vectors[UNSENT_BEFORE][span.start : span.stop] = vectors[UNSENT][span.start : span.stop]
         for i in places:
             before = vectors["in_flight"][i]
             vectors["in_flight"][i] = wanted[i] if i in largest else 0.0
@@ -146,6 +145,8 @@ class Integers(PartArithmetic):
 
     @override
     def numbers(self, send: Send, values: Sequence[float]) -> Numbers:
+        if isinstance(send.message, Unsent):
+            return Numbers(values)
         assert isinstance(send.message, Push) and send.payload is not None
         span, message = send.payload, send.message
         unsent = self.body.vectors[UNSENT][span.start : span.stop]

@@ -64,10 +64,14 @@ def role(schedule: DownpourSchedule, host: SimulatedHost) -> tuple[Shard | Backu
 
 def _policy(schedule: DownpourSchedule, own: ShardRanges, restored: RestoredState) -> ApplyOnArrival:
     driver = schedule.scenario.driver
+    keeps = schedule.compresses and schedule.least is None
     if driver.merging is None:
-        return schedule.kind(ApplyOnArrival)(own, restored=restored, staleness=driver.staleness)
+        return schedule.kind(ApplyOnArrival)(
+            own, restored=restored, staleness=driver.staleness, keeps_unsent=keeps
+        )
     sizes = UnitSizes(schedule.units, 1)
-    return schedule.kind(MergeOnQuorum)(own, merging=driver.merging, sizes=sizes, restored=restored)
+    merging, kind = driver.merging, schedule.kind(MergeOnQuorum)
+    return kind(own, merging=merging, sizes=sizes, restored=restored, keeps_unsent=keeps)
 
 
 def _policy_of(schedule: DownpourSchedule, host: SimulatedHost, noted: Noted) -> PolicyOf:
@@ -112,6 +116,10 @@ class Checks(ShardChecks):
     ) -> None:
         self._run, self._model = run, run.model
         self._id, self._lineage, self._noted = shard, lineage, noted
+
+    @override
+    def collects(self, order: Persist, stream: str, unsent: tuple[float, ...]) -> None:
+        self._model.lacked(self._id[0], (stream, *order.seen[stream]), unsent)
 
     @override
     def copied(self, numbers: Numbers) -> Numbers:
