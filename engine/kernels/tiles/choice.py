@@ -17,10 +17,11 @@ def tile_for(context: KernelContext, operation: TiledOperation, *, shared: bool)
         operation: forward, or one of the gradients.
         shared: whether all places have the same weights.
     """
-    return tile_of(context.products.forms.choose(_loop(context, operation, shared=shared)))
+    return tile_of(context.products.forms.choose(loop_of(context, operation, shared=shared)))
 
 
-def _loop(context: KernelContext, operation: TiledOperation, *, shared: bool) -> TiledLoop:
+def loop_of(context: KernelContext, operation: TiledOperation, *, shared: bool) -> TiledLoop:
+    """Returns the operation as plans know it; arguments as for `tile_for`."""
     connectivity, (source,) = context.grid.connectivity, context.sources
     assert isinstance(connectivity, Patch)
     g = PatchGeometry.of(connectivity, source.shape)
