@@ -103,6 +103,7 @@ bench: $(STAMP)
 
 simulate: $(STAMP)
 	$(BIN)/python -m partita.engine.testing --jobs 2 --schedules $(SEEDS)
+	$(BIN)/python -m partita.engine.testing --jobs 2 --schedules $(SEEDS) --storms
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz --frames $(FRAMES)

@@ -35,7 +35,7 @@ class _Range:
     since: float = 0.0  # when the first of them came
     quorum_at: float | None = None  # when they became a quorum
     missed: dict[str, int] = field(default_factory=dict)  # merges since the last one that had a stream
-    came_at: dict[str, float] = field(default_factory=dict)  # when the last push of a stream came
+    came: dict[str, tuple[int, float]] = field(default_factory=dict)  # the last push: process, and when
     interval_s: float = FIRST_INTERVAL_S
 
 
@@ -84,9 +84,10 @@ class MergeOnQuorum(ApplyOnArrival):
         if stream not in own.waiting:
             own.since = own.since if own.waiting else self.now
             own.waiting[stream] = event, push
-            if stream in own.came_at:
-                own.interval_s += (self.now - own.came_at[stream] - own.interval_s) / 2
-            own.came_at[stream] = self.now
+            process, at = own.came.get(stream, (-1, 0.0))
+            if process == event.incarnation:  # the time between processes says nothing of their steps
+                own.interval_s += (self.now - at - own.interval_s) / 2
+            own.came[stream] = event.incarnation, self.now
         return []
 
     @override

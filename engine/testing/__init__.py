@@ -11,7 +11,8 @@ validates, stops it and changes the learning rate. They share a `layout` and a `
 `elastic` run. A `filesystem` loses power: on one is the disk, and on one the `log` of each shard. Some
 members may be `hostile`: they send frames that are made by `forging`, from a `corpus`. `invariants` reports
 what breaks. A driver's own play and checks stand in its folder: `downpour` for drivers with shards,
-`sandblaster`, and `program` for drivers without shards; `goodput` plays a run in peace and under kills.
+`sandblaster`, and `program` for drivers without shards; `goodput` plays a run in peace and under kills, and
+`storms` draws the settings of each driver.
 `python -m partita.engine.testing --schedules 10000` plays many.
 """
 

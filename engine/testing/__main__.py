@@ -15,6 +15,7 @@ from partita.engine.testing.downpour import play_downpour
 from partita.engine.testing.invariants import Outcome
 from partita.engine.testing.program.drawn import play_all_reduce
 from partita.engine.testing.sandblaster import play_sandblaster
+from partita.engine.testing.storms import DRAWS, play_drawn
 
 PLAYERS: Final[dict[str, Callable[..., Outcome]]] = {
     "downpour": partial(play_downpour, None),
@@ -25,6 +26,9 @@ PLAYERS: Final[dict[str, Callable[..., Outcome]]] = {
     "sandblaster_replicated": partial(play_sandblaster, None, durability="replicated"),
     "all_reduce": play_all_reduce,
 }
+STORMS: Final[dict[str, Callable[..., Outcome]]] = {kind: partial(play_drawn, kind) for kind in DRAWS}
+"""Drivers whose settings a seed draws, played by `--storms`."""
+
 CHUNK: Final = 200
 """Schedules that a process plays at a time."""
 
@@ -33,7 +37,7 @@ REPORT_EVERY_S: Final = 10.0
 
 
 def _play(driver: str, keep_all: bool, hostile: bool, seed: int) -> Outcome:
-    return PLAYERS[driver](seed, keep_all=keep_all, hostile=hostile)
+    return (PLAYERS | STORMS)[driver](seed, keep_all=keep_all, hostile=hostile)
 
 
 def _outcomes(driver: str, options: argparse.Namespace) -> Iterator[Outcome]:
@@ -79,12 +83,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m partita.engine.testing", description=__doc__)
     parser.add_argument("--schedules", type=int, default=2000, help="how many seeds to play with each driver")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--driver", choices=[*PLAYERS], help="only this one")
+    parser.add_argument("--driver", choices=[*PLAYERS, *STORMS], help="only this one")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes play")
     parser.add_argument("--trace", action="store_true", help="print every event of each schedule")
     parser.add_argument("--hostile", action="store_true", help="some members send what no correct one does")
+    parser.add_argument("--storms", action="store_true", help="the drivers whose settings a seed draws")
     options = parser.parse_args(arguments)
-    for driver in [options.driver] if options.driver else PLAYERS:
+    for driver in [options.driver] if options.driver else STORMS if options.storms else PLAYERS:
         broken = play_all(driver, options)
         if broken is not None:
             print(f"seed {broken.seed} of {driver} breaks {broken.violation}", file=sys.stderr)

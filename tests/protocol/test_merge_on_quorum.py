@@ -89,14 +89,13 @@ def test_a_push_waits_for_those_that_took_part_before_and_no_longer_than_grace()
 
 def test_parts_that_are_merged_alone_do_not_shorten_grace() -> None:
     """Else merges with fewer parts would be more of them, whose grace is shorter again."""
-    shard, found = Shard(Merging(grace=0.5)), list[int]()
-    for turn in range(40):
-        for part in range(3):  # each every second, a third of it after one another
-            effects = shard.push(part, at=turn + part / 3)
-            found.append(len(merged(effects)))
-            found.append(len(merged(shard.tick(turn + part / 3 + 0.2))))
-    sizes = [n for n in found if n]
-    assert min(sizes[20:]) >= 2, sizes
+    shard, sizes = Shard(Merging(grace=0.5), parts=5), list[int]()
+    for tenth in range(300):
+        if tenth % 2 == 0:  # each part every second, and a fifth of it after the one before
+            sizes.append(len(merged(shard.push(tenth // 2 % 5, at=tenth / 10))))
+        sizes.append(len(merged(shard.tick(tenth / 10 + 0.05))))
+    later = [n for n in sizes[100:] if n]
+    assert min(later) >= 3, later
 
 
 def test_a_quorum_comes_before_grace_and_patience_ends_it() -> None:

@@ -66,6 +66,7 @@ class ProgramModel:
         size = 1 + max(place for machine in places for place in machine)
         self._places: Final = places
         self._states: dict[int, list[list[float | None]]] = {0: [[None] * size for _ in start[0]]}
+        self._since: dict[int, int] = {}  # of steps that changed nothing, the one before them that did
         for machine, vectors in zip(places, start, strict=True):
             for whole, vector in zip(self._states[0], vectors, strict=True):
                 for place, number in zip(machine, vector, strict=True):
@@ -192,7 +193,11 @@ class ProgramModel:
             return
         self._at[part] = step
         if step not in self._states:
-            self._settle_step(step)
+            first = max(self._states) + 1 if self._rounds else step
+            for settled in range(first, step + 1):
+                self._settle_step(settled)
+                if settled > first:  # nobody has computed in a round of no clients: nothing changes
+                    self._states[settled], self._since[settled] = self._states[first], first
         if self.apart:
             return
         known = self._states[step]
@@ -205,7 +210,7 @@ class ProgramModel:
                     require(same, "R1", part, "has", number, "at", place, "after step", step, "not", held)
                     vector[place] = number
         if not whole and not any(None in vector for vector in known):
-            self._compare(step)
+            self._compare(self._since.get(step, step))
 
     def agrees(
         self, part: ProcessId, machine: int, place: tuple[int, int], vectors: Mapping[str, Sequence[float]]
