@@ -342,12 +342,11 @@ class ParameterLinks(Links[ParameterLink]):
             case AskUnsent() as message if message.incarnation == self.incarnation:
                 yield from self._asked(link, message)
 
-    @staticmethod
-    def _asked(link: ParameterLink, message: AskUnsent) -> Iterator[LinkEffect]:
+    def _asked(self, link: ParameterLink, message: AskUnsent) -> Iterator[LinkEffect]:
         """Answers what compressed pushes lacked after one that is the last, or the one before that."""
         vector = {link.sequences: UNSENT, link.sequences - 1: UNSENT_BEFORE}.get(message.pushes)
         if vector is not None:
-            known = message.checkpoint, message.incarnation, message.pushes, message.fragment
+            known = message.checkpoint, self.incarnation, message.pushes, message.fragment
             yield Send(link.shard, Unsent(*known), link.span(vector))
 
     def _fetch(self, link: ParameterLink, now: float) -> Send:

@@ -56,7 +56,7 @@ def applies_a_repeat(method: Any, backup: Any, event: Any, message: Any, now: fl
     policy = backup.policy
     if policy is not None and backup.is_whole and message.number == policy.version > 0:
         policy.version -= 1
-        policy._parts[message.sender].sequence -= 1
+        policy._streams[message.sender].sequence -= 1
     return method(backup, event, message, now)
 
 

@@ -14,9 +14,9 @@ from partita.engine.protocol import (
     Part,
     Shard,
 )
-from partita.engine.protocol.apply_on_arrival import _Part
+from partita.engine.protocol.apply_on_arrival import _Stream
 from partita.engine.protocol.checkpoint_messages import Saved
-from partita.engine.protocol.events import Persist, Received, Replaced, Send
+from partita.engine.protocol.events import Persist, Received, Replaced, Send, stream_of
 from partita.engine.protocol.file_messages import PushRecord
 from partita.engine.protocol.link import Install, SwapBuffers
 from partita.engine.protocol.membership import HeartbeatPolicy
@@ -41,7 +41,7 @@ class AcknowledgesWithoutApplying(ApplyOnArrival):
 
 
 class NoIncarnationInTheKey(ApplyOnArrival):
-    def _account(self, part: _Part, settled: PushRecord) -> bool:
+    def _account(self, part: _Stream, settled: PushRecord) -> bool:
         lost = super()._account(part, msgspec.structs.replace(settled, incarnation=max(part.incarnation, 0)))
         part.incarnation = max(part.incarnation, settled.incarnation)
         return lost
@@ -49,7 +49,7 @@ class NoIncarnationInTheKey(ApplyOnArrival):
 
 class AnIncarnationGoesBack(ApplyOnArrival):
     def receive(self, event: Any) -> Any:
-        part = self._parts.get(event.sender) if isinstance(event, Received) else None
+        part = self._streams.get(stream_of(event)) if isinstance(event, Received) else None
         if part is not None and isinstance(event.message, Fetch) and event.incarnation < part.incarnation:
             part.incarnation, part.sequence, part.earlier = event.incarnation, -1, None
         return super().receive(event)
@@ -106,7 +106,7 @@ class TakesAllThatWaitedAtOnce(Shard):
 
 class AppliesARepeat(ApplyOnArrival):
     def _push(self, event: Any, push: Any) -> Any:
-        part = self._parts.get(event.sender)
+        part = self._streams.get(stream_of(event))
         if part is not None and (part.incarnation, part.sequence) == (push.incarnation, push.sequence):
             part.sequence -= 1
         return super()._push(event, push)
@@ -120,7 +120,7 @@ class NeverAcknowledgesARepeat(ApplyOnArrival):
 
 
 class CountsNoLoss(ApplyOnArrival):
-    def _account(self, part: _Part, settled: PushRecord) -> bool:
+    def _account(self, part: _Stream, settled: PushRecord) -> bool:
         lost = part.lost
         super()._account(part, settled)
         part.lost = lost
@@ -128,7 +128,7 @@ class CountsNoLoss(ApplyOnArrival):
 
 
 class CountsAPushTooFew(ApplyOnArrival):
-    def _account(self, part: _Part, settled: PushRecord) -> bool:
+    def _account(self, part: _Stream, settled: PushRecord) -> bool:
         lost = super()._account(part, settled)
         part.lost -= lost
         return lost
@@ -159,7 +159,7 @@ class ForgetsALossThatThePartDoesNotKnow(ApplyOnArrival):
         for record in self._noted.pop(event.sender, ()):
             unknown = record.pushes - known.get(record.incarnation, 0)
             if record.incarnation < event.incarnation and unknown > 0:
-                part = self._parts[event.sender]
+                part = self._streams[stream_of(event)]
                 part.lost = max(0, part.lost - unknown)
         return super()._fetch(event, fetch)
 

@@ -111,7 +111,7 @@ FAULTS = [
     ),
     PlantedFaults(
         "a backup that was cut off fills a shard",
-        "I4 I8",
+        "I4 I8 C3",
         (Fault(Supervision, "_cut_off", waits_for_a_backup),),
         "downpour_replicated",
         at=19,

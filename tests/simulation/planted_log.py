@@ -96,13 +96,13 @@ def from_the_version_on(method: Any, folder: Any, version: int) -> Any:
 
 def without_the_ledger(method: Any, policy: Any, record: Any) -> Any:
     effects = method(policy, record)
-    policy._parts[record.request.sender].sequence -= 1
+    policy._streams[record.request.sender].sequence -= 1
     return effects
 
 
 def as_of_an_earlier_process(method: Any, policy: Any, record: Any) -> Any:
     effects = method(policy, record)
-    policy._parts[record.request.sender].incarnation = -1
+    policy._streams[record.request.sender].incarnation = -1
     return effects
 
 

@@ -260,7 +260,6 @@ def test_a_mistake_in_a_driver_with_shards_is_caught(driver: Eager, reported: st
 # Planted faults.
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
 def test_a_file_with_what_a_later_push_lacked_is_found() -> None:
     def last(method: Any, links: Any, link: Any, message: Any) -> Any:
         known = message.checkpoint, message.incarnation, message.pushes, message.fragment
@@ -272,6 +271,7 @@ def test_a_file_with_what_a_later_push_lacked_is_found() -> None:
         assert next(one for one in found if one is not None).startswith("C2")
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
 def test_compressed_pushes_and_what_they_lack_are_all_gradients(replicas: int) -> None:
     """Under every fault of a schedule; a push that has what another one lacked is caught."""
     driver = Downpour(replicas=replicas, shards=2, compress=Int8(), fetch_every=2)
