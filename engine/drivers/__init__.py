@@ -5,10 +5,11 @@ and the files that hosts read them from; `identity` has the texts by which check
 `downpour`, `easgd`, `sandblaster`, `all_reduce` and `fed_avg` are drivers that train; so are those whose
 replicas make steps of their own (`local_sgd`, the base of `diloco`, `admm` and `dynamic_averaging`; and
 `decoupled_diloco`, with shards), and `codistillation`, whose groups do. The driver of a `session` does the
-steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers` has the trainers:
-of replicas that work on their own, together, or evaluate a function; `paced` puts stops between the actions
-of a driver's coordinator, `traffic` counts what a program sends by formulas, `compressed` has the actions of
-a compressed exchange, and `replica_links` the links between replicas that a plan implies. `loss_scale` is
+steps that its user asks for, and that of `evaluate` shares minibatches of data. `trainers` chooses the
+trainer: `leased_trainer` of replicas that work on their own, `joined_trainer` of those that work together,
+and `evaluation_trainer` of those that evaluate a function; `paced` puts stops between the actions of a
+driver's coordinator, `traffic` counts what a program sends by formulas, `compressed` has the actions of a
+compressed exchange, and `replica_links` the links between replicas that a plan implies. `loss_scale` is
 that of float16, and `scaled_losses` says who can train in it.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from partita.engine.drivers.trainers import LeasedTrainer
+from partita.engine.drivers.leased_trainer import LeasedTrainer
 from partita.engine.parameters import Checkpoints
 from partita.engine.protocol.apply_on_arrival import ApplyOnArrival, RestoredState
 from partita.engine.protocol.durability import Record
