@@ -251,6 +251,13 @@ def test_carried_source_has_the_lines_of_its_file() -> None:
     assert "{1: 2.0}" in linecache.getline(before.filename, before.line)
 
 
+def test_a_table_of_constants_is_named() -> None:
+    text = "TABLE = [0.5, 2.0]\ndef function(incoming):\n    return TABLE[0] * incoming[0]\n"
+    assert "an index into a table of constants: choose its numbers by `if`" in str(
+        _refused(function_of(text))
+    )
+
+
 def _refused(function: FunctionType) -> ir.Unsupported:
     with pytest.raises(ir.Unsupported) as refused:
         read_upward(function, Signature((), 1, "float64"))

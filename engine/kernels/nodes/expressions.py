@@ -312,6 +312,9 @@ class ExpressionReader:
             raise ir.Unsupported("a shape")
         array = self.array(node.value)
         if array is None or isinstance(node.slice, ast.Slice | ast.Tuple):
+            constant = isinstance(node.value, ast.Name) and self.names.get(node.value.id)
+            if isinstance(constant, np.ndarray | list | tuple):
+                raise ir.Unsupported("an index into a table of constants: choose its numbers by `if`")
             raise ir.Unsupported("a slice, or an index into something that is no array of numbers")
         index = self.number(node.slice)
         self.note(index, node)
