@@ -66,7 +66,14 @@ def generated(form: TileForm, scalar: ir.Type) -> str:
     return str(function.module)
 
 
-@pytest.mark.parametrize("form", EVERY, ids=str)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=[pytest.mark.slow] if form.vector_bytes == 64 else [], id=str(form))
+        for form in EVERY
+        if form.vector_bytes > 16 or VECTOR_BYTES == 16
+    ],
+)
 def test_what_is_generated_is_what_the_form_says(form: TileForm) -> None:
     item = 4 if form.vector_bytes == 32 else 8
     text, lanes = generated(form, {4: ir.FloatType(), 8: ir.DoubleType()}[item]), form.vector_bytes // item
