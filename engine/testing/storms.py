@@ -182,4 +182,4 @@ DRAWS: Final[dict[str, Callable[[Random], Drawn]]] = {
     "easgd": _easgd,
     "decoupled_diloco": _decoupled,
 }
-"""What a seed draws for each driver."""
+"""Functions that draw the settings of each driver."""
