@@ -70,7 +70,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "instead", "invariant"), PLANTED, ids=lambda one: str(one))
+@pytest.mark.parametrize(
+    ("owner", "name", "instead", "invariant"), PLANTED, ids=lambda one: getattr(one, "__name__", one)
+)
 def test_a_scale_that_is_forgotten_is_found(owner: type, name: str, instead: Any, invariant: str) -> None:
     with Fault(owner, name, instead).planted():
         found = (play_programs(TOGETHER, seed).violation for seed in range(60))
