@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.parameters.compression.compressor import Exact
 from partita.engine.parameters.slots import Slot, Table, learning, split, tables_in, within
 from partita.engine.parameters.vector import Vector
 
@@ -154,7 +155,12 @@ class Layout:
         return tables_in(self.slots_of(shard), self._widths)
 
     def tensor(self, slot: Slot) -> Shape:
-        """Returns the shape of the part of a parameter in a slot: rows or columns of it, or just numbers."""
+        """Returns the shape of the part of a parameter in a slot: rows or columns of it, or just numbers.
+
+        Messages have the numbers of running averages as they are.
+        """
+        if slot.parameter in self.averaged:
+            return Exact((slot.size,))
         inner = math.prod(self.shapes[slot.parameter][1:])
         if slot.stride:
             return slot.n_runs, slot.run

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.compression import BadMessage, Compressor, Encoder, Shape
+from partita.engine.parameters.compression import BadMessage, Compressor, Encoder, Shape, encoder_of
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 from partita.engine.protocol.program_effects import DecodeMessages, EncodeMessage
@@ -72,7 +72,7 @@ class MessageCoding:
     def _encoder(self, compress: Compressor, span: Span, shapes: tuple[Shape, ...]) -> Encoder:
         key = compress, span
         if key not in self._encoders:
-            encoder = self._encoders[key] = compress.encoder(shapes, self._dtype)
+            encoder = self._encoders[key] = encoder_of(compress, shapes, self._dtype)
             part = slice(span.start, span.stop)
             encoder.restore({name: vector[part] for name, vector in (self._held or {}).items()})
         return self._encoders[key]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.compression import Compressor, Encoder
+from partita.engine.parameters.compression import Compressor, Encoder, encoder_of
 from partita.engine.parameters.layout import Layout, SharedRange
 from partita.engine.parameters.row_payload import Piece, RowPiece, decode
 from partita.engine.parameters.slots import Table, clipped, outside
@@ -81,7 +81,7 @@ class PushMessages:
     def _encoder(self, span: slice) -> Encoder:
         if span.start not in self._encoders:
             form = self._forms[span.start]
-            encoder = form.compress.encoder(form.shapes, np.dtype(f"f{form.item_bytes}"))
+            encoder = encoder_of(form.compress, form.shapes, np.dtype(f"f{form.item_bytes}"))
             parts = [
                 slice(part.start - span.start, part.stop - span.start)
                 for part in outside(self._tables, span.start, span.stop)
@@ -165,7 +165,7 @@ class PushReader:
         form = self._forms[start]
         decoder = self._decoders.get(start)
         if decoder is None:
-            decoder = self._decoders[start] = form.compress.encoder(form.shapes, self._dtype)
+            decoder = self._decoders[start] = encoder_of(form.compress, form.shapes, self._dtype)
         numbers = np.empty(decoder.size, self._dtype)
         with np.errstate(all="ignore"):
             decoder.decode(message[None], numbers, step=step, turn=0)

@@ -19,12 +19,14 @@ from partita.engine import (
     AllReduce,
     Downpour,
     FedAvg,
+    LocalSGD,
     Momentum,
     Sandblaster,
     train,
 )
 from partita.engine.drivers.driver import Driver
 from partita.engine.parameters import VectorStore, initialise
+from partita.engine.parameters.compression import OneBit, TopK
 from partita.engine.parameters.storage import Updater
 from partita.engine.protocol.commands import POINT
 from partita.engine.protocol.events import Span
@@ -165,10 +167,13 @@ def normalised() -> Plan:
     [
         (ADMM(replicas=2, every=3), ADMM(replicas=2, every=3, l2=1.0, rho=2.0)),
         (FedAvg(2, 3, 1.0), FedAvg(2, 3, 1.0, proximal=1.0, server_momentum=0.9)),
+        (AllReduce(replicas=2), AllReduce(replicas=2, compress=TopK(0.1, 0.9))),
+        (LocalSGD(replicas=2, every=2), LocalSGD(replicas=2, every=2, compress=OneBit())),
+        (Downpour(replicas=1), Downpour(replicas=1, compress=TopK(0.1, 0.9))),
     ],
-    ids=["ADMM", "FedAvg"],
+    ids=["ADMM", "FedAvg", "AllReduce", "LocalSGD", "Downpour"],
 )
-def test_penalties_and_momentum_are_for_numbers_that_learn(
+def test_penalties_momentum_and_compression_are_for_numbers_that_learn(
     on_threads: Any, normalised: Plan, plain: Driver, drawn_together: Driver
 ) -> None:
     """Frozen weights stay, and running averages are those of the data, under any of a driver's terms."""

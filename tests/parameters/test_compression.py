@@ -16,12 +16,15 @@ from partita.engine.parameters.compression import (
     BadMessage,
     Compressor,
     Encoder,
+    Exact,
     Int8,
     OneBit,
     PowerSGD,
     Shape,
     TopK,
+    encoder_of,
 )
+from partita.engine.parameters.compression.compressor import bounds
 from partita.engine.parameters.compression.kept_state import name_of, own_names, state_in
 
 SHAPES = ((5, 7), (7,), (6, 9))
@@ -35,7 +38,7 @@ class Replicas:
 
     def __init__(self, compress: Compressor, n: int, shapes: Sequence[Shape] = SHAPES) -> None:
         self.compress, self.shapes = compress, shapes
-        self.encoders: list[Encoder] = [compress.encoder(shapes, np.float64) for _ in range(n)]
+        self.encoders: list[Encoder] = [encoder_of(compress, shapes, np.float64) for _ in range(n)]
 
     def exchange(self, gradients: Array, step: int) -> Array:
         """The sum that all of them find."""
@@ -203,6 +206,33 @@ def test_a_gradient_that_is_not_finite_stays_so() -> None:
         own[0, 3] = np.nan
         with np.errstate(all="ignore"):
             assert not np.isfinite(Replicas(compress, 1).exchange(own, 0)).all(), compress
+
+
+@pytest.mark.parametrize("compress", [*ALL, TopK(0.1, 0.9).alone, PowerSGD(2).alone], ids=repr)
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_exact_tensors_go_beside_the_messages_of_the_others(compress: Compressor, where: int) -> None:
+    """Their sum is that of all replicas, and the others have the bits of messages without them."""
+    shapes = [Exact(shape) if n == where else shape for n, shape in enumerate(SHAPES)]
+    start, stop = bounds(SHAPES)[where]
+    others = np.r_[0:start, stop:SIZE]
+    both, alone = Replicas(compress, 3, shapes), Replicas(compress, 3, compress.encoded(shapes))
+    for step, gradients in enumerate(gradients_of(3, 4)):
+        found = both.exchange(gradients, step)
+        np.testing.assert_array_equal(found[start:stop], sum(gradients)[start:stop])
+        assert found[others].tobytes() == alone.exchange(gradients[:, others], step).tobytes()
+        for n, one in enumerate(both.encoders):
+            for name, vector in alone.encoders[n].state.items():
+                assert one.state[name][others].tobytes() == vector.tobytes()
+                assert not one.state[name][start:stop].any()
+            both.encoders[n] = encoder_of(compress, shapes, np.float64)
+            both.encoders[n].restore(one.state)
+            both.encoders[n].begin(0)
+
+
+def test_a_range_may_have_exact_tensors_alone() -> None:
+    for compress in ALL:
+        replicas, gradients = Replicas(compress, 2, [Exact((5,))]), gradients_of(2, 1, 5)[0]
+        np.testing.assert_array_equal(replicas.exchange(gradients, 0), sum(gradients))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,13 @@ from partita.layers.checks import check_fields, check_flag
 Shape: TypeAlias = tuple[int, ...]
 """Shape of one tensor of a range: a parameter, or the part of one that a machine has."""
 
+
+class Exact(tuple[int, ...]):
+    """Shape of a tensor whose numbers are sent as they are, such as running averages."""
+
+    __slots__ = ()
+
+
 Kind: TypeAlias = Literal["gather", "sum"]
 """Tells whether the messages of a round are collected, or added up."""
 
@@ -86,8 +93,18 @@ class Compressor(Settings, ABC):
         return 0.0
 
     def items(self, shapes: Sequence[Shape], item_bytes: int, *, step: int = 0, turn: int = 0) -> int:
-        """Returns the length of that message in whole numbers of `item_bytes`, which is what is sent."""
-        return -(-self.n_bytes(shapes, item_bytes, step=step, turn=turn) // item_bytes)
+        """Returns the length of a message in whole numbers of `item_bytes`, which is what is sent.
+
+        The numbers of `Exact` tensors are in the message of the first round, behind the others.
+        """
+        n_bytes = self.n_bytes(self.encoded(shapes), item_bytes, step=step, turn=turn)
+        exact = 0 if turn else sum(math.prod(shape) for shape in shapes if isinstance(shape, Exact))
+        return -(-n_bytes // item_bytes) + exact
+
+    @staticmethod
+    def encoded(shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+        """Returns the shapes less the `Exact` ones: of the tensors that the compressor makes shorter."""
+        return tuple(shape for shape in shapes if not isinstance(shape, Exact))
 
     @property
     def alone(self) -> Compressor:
