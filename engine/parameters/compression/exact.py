@@ -66,7 +66,7 @@ class PartlyExact(Encoder):
             gradient[self._exact] = total
 
     def _split(self, messages: Vector, turn: int) -> tuple[Vector, Vector]:
-        """What the encoder has of messages, and the exact numbers, which go with the first round."""
+        """Splits messages into the encoder's and the exact numbers, which go with the first round."""
         n = messages.shape[-1] - (0 if turn else self._n_exact)
         return messages[..., :n], messages[..., n:]
 
