@@ -78,15 +78,15 @@ def counted(driver: Driver) -> list[Counted]:
         for record in read_stream(records):
             state.add(record)
     size = cut.graph.n_parameters
-    sizes = [size] if not driver.shards else [size // 2, size - size // 2]
+    halves = [(0, size // 2), (0, size - size // 2)]  # of the one fragment, on two shards
     found = []
     for replica in range(REPLICAS):
         row = state.traffic.get(f"part {replica}.0", HostTraffic(host="none"))  # not asked: too short a run
         if driver.shards:
-            by_formula = shard_traffic(driver, steps=row.steps, sizes=sizes)
+            by_formula = shard_traffic(driver, steps=row.steps, sizes=halves)
             measured = Traffic(row.pushes + row.pulls, row.push_bytes + row.pull_bytes)
         else:
-            run: dict[str, Any] = {"examples": EXAMPLES, "batch": BATCH, "epochs": EPOCHS, "sizes": sizes}
+            run: dict[str, Any] = {"examples": EXAMPLES, "batch": BATCH, "epochs": EPOCHS, "sizes": [size]}
             by_formula = traffic(driver, replica=replica, **run)
             measured = Traffic(row.replica_messages, row.replica_bytes)
         found.append(Counted(row.steps, by_formula, measured))
