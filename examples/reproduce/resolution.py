@@ -9,8 +9,8 @@ half a cosine wave at full resolution, whether smaller pictures came before or n
 
 Since the rate falls to 0 at the end of a run, a point of a curve of accuracy over time is a run of its own.
 Each seed is trained by resolution for three lengths of time, at 32 pixels alone for three, and, as an
-ablation, by resolution with parameters that are drawn anew in each phase. The phases were kept from a choice
-between six on seeds 100 and 101.
+ablation, by resolution with parameters that are drawn anew in each phase. The phases were chosen from
+five on seed 100; the best three also on seed 101.
 The time to an accuracy is read from the curve of the means over seeds, along straight lines between runs: so
 both are compared at exactly the same accuracy. Seconds are of processor time, without evaluations.
 
