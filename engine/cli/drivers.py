@@ -8,7 +8,7 @@ of its `CHOICES`, with options for what these have in common.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, get_type_hints
 
 from partita.engine.cli.fields import ByHand, Option, options_of, written
@@ -61,6 +61,7 @@ class Choices:
         options: fields of the classes that are options, too.
         more: options that are no fields, and the classes that describe them.
         make: makes the settings of a name and the options that were given.
+        fixed: settings that the driver has no choice of.
     """
 
     kinds: Mapping[str, type]
@@ -68,11 +69,12 @@ class Choices:
     options: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     make: Callable[..., object] | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def made(self, name: str, given: Mapping[str, Any]) -> object:
         """Makes the settings of a name. Raises ValueError where they lack what was given."""
         if self.make is not None:
-            return self.make(name, **given)
+            return self.make(name, **given, **self.fixed)
         known = {one.name for one in fields(self.kinds[name])}
         for option in given.keys() - known:
             raise ValueError(
@@ -152,16 +154,18 @@ def _settings_of(kind: type[Driver]) -> Iterator[tuple[str, str, Choices | None]
         choices = CHOICES.get(hints[one.name])
         if choices is not None and "chosen" in one.metadata:
             choices = replace(choices, default=one.metadata["chosen"])
+        if choices is not None and "fixed" in one.metadata:
+            choices = replace(choices, fixed=one.metadata["fixed"])
         yield one.name, one.metadata.get("option", one.name), choices
 
 
 def _options_of(kind: type[Driver]) -> Iterator[Option]:
     """Yields the options of a driver, in the order of its fields."""
     own = {one.name for one in fields(Others)}
-    for field, name, choices in _settings_of(kind):
+    for own_name, name, choices in _settings_of(kind):
         if name:
             names = () if choices is None else (choices.default, *choices.kinds)
-            yield Option(name, field, (Others if name in own else kind,), names=names)
+            yield Option(name, own_name, (Others if name in own else kind,), names=names)
         if choices is not None:
             yield from (Option(name, name, tuple(choices.kinds.values())) for name in choices.options)
             yield from (Option(name, name, (Others,)) for name in choices.more)
@@ -221,7 +225,7 @@ def make_driver(given: ByHand, own: Driver | None = None) -> tuple[Driver, int |
         ValueError: an option belongs to another driver, or its value is out of range.
     """
     if own is not None and "driver" not in given:
-        mine = {name: field for field, name, choices in _settings_of(type(own)) if choices is None}
+        mine = {name: own_name for own_name, name, choices in _settings_of(type(own)) if choices is None}
         for option in given.keys() - mine.keys() - {"epochs"}:
             raise ValueError(
                 f"{_written(option)} is given, and the file has a driver(); set it there, or name another "
@@ -248,13 +252,13 @@ def _named(kind: type[Driver], given: ByHand) -> Driver:
 def _settings(kind: type[Driver], given: ByHand) -> dict[str, Any]:
     """Returns the arguments of a driver."""
     settings: dict[str, Any] = {}
-    for field, name, choices in _settings_of(kind):
+    for own_name, name, choices in _settings_of(kind):
         if choices is not None:
             some = (*choices.options, *choices.more)
             own = {option: given[option] for option in some if option in given}
-            settings[field] = choices.made(given.get(name, choices.default), own)
+            settings[own_name] = choices.made(given.get(name, choices.default), own)
         elif name in given:
-            settings[field] = given[name]
+            settings[own_name] = given[name]
     return settings
 
 

@@ -78,7 +78,7 @@ class EASGD(Driver):
     moving_rate: float | None = None
     elastic: tuple[int, int] | None = None
     durability: Mode | Durability = "checkpoint"
-    compress: Compressor | None = field(default=None, metadata={"option": ""})
+    compress: Compressor | None = field(default=None, metadata={"fixed": {"feedback": False}})
 
     def __post_init__(self) -> None:
         self._check_elastic()

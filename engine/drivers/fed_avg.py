@@ -92,7 +92,7 @@ class FedAvg(Driver):
     dropout: float = 0.0
     replicas: int = 1
     inline: Inline = "none"
-    compress: Compressor | None = field(default=None, metadata={"option": ""})
+    compress: Compressor | None = field(default=None, metadata={"fixed": {"feedback": False}})
 
     def __post_init__(self) -> None:
         of = "FedAvg's "

@@ -12,8 +12,9 @@ import pytest
 import safetensors.numpy
 from typer.main import get_command
 
-from partita.engine import AllReduce, Momentum, Tree, cli
+from partita.engine import EASGD, AllReduce, Momentum, Tree, cli
 from partita.engine.cli import drivers
+from partita.engine.parameters.compression import Int8
 from tests.drivers.conftest import MACHINES, Partita, WatchedThreads, assert_one_sentence
 from tests.faults import toy
 
@@ -144,6 +145,8 @@ def test_every_field_of_a_driver_is_an_option() -> None:
     by_hand = {"driver": "all-reduce", "elastic": (2, 3), "by": "tree", "momentum": 0.5}
     made, _ = drivers.make_driver(by_hand | {"optimizer": "momentum"})
     assert made == AllReduce(elastic=(2, 3), by=Tree(), optimizer=Momentum(0.05, momentum=0.5))
+    made, _ = drivers.make_driver({"driver": "easgd", "compress": "int8"})
+    assert made == EASGD(compress=Int8(feedback=False)), "movements have no feedback"
 
 
 OWN = """

@@ -24,7 +24,9 @@ _SHARE: Final = 0.01
 _RANK: Final = 2
 
 
-def make_compressor(name: str, share: float | None = None, rank: int | None = None) -> Compressor | None:
+def make_compressor(
+    name: str, share: float | None = None, rank: int | None = None, *, feedback: bool = True
+) -> Compressor | None:
     """Creates the compressor of a name: top-k with a share of 0.01, PowerSGD with rank 2 if none is given.
 
     Raises:
@@ -37,8 +39,8 @@ def make_compressor(name: str, share: float | None = None, rank: int | None = No
         case "none":
             return None
         case "top-k":
-            return TopK(_SHARE if share is None else share)
+            return TopK(_SHARE if share is None else share, feedback=feedback)
         case "power-sgd":
-            return PowerSGD(_RANK if rank is None else rank)
-    found: Compressor = COMPRESSORS[name]()
+            return PowerSGD(_RANK if rank is None else rank, feedback=feedback)
+    found: Compressor = COMPRESSORS[name](feedback=feedback)
     return found

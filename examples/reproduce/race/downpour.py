@@ -82,7 +82,7 @@ class Part(Host):
         self._optimizer, self._fetch_every = run.optimizer, run.fetch_every
         self.links = ParameterLinks(
             incarnation=1,
-            shards=spans,
+            streams=spans,
             alone=fleet.replicas == 1,
             stateful=bool(run.optimizer.state_names),
         )

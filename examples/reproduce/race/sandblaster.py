@@ -143,7 +143,7 @@ class Worker(Host):
     def __init__(self, clock: Clock, setting: Setting, replica: int, fleet: Fleet) -> None:
         super().__init__(clock, part_name(replica, 0), setting.ways_of_replica(fleet))
         spans = setting.spans(fleet)
-        links = PointLinks(shards=spans, retry_s=inf)
+        links = PointLinks(streams=spans, retry_s=inf)
         self.machine = Part(Driver().replica, AssignedWork(links, alone=fleet.size == 1))
         self._setting, self._seconds = setting, setting.times.steps(fleet.size)
         self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
