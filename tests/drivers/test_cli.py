@@ -146,7 +146,7 @@ def test_every_field_of_a_driver_is_an_option() -> None:
     made, _ = drivers.make_driver(by_hand | {"optimizer": "momentum"})
     assert made == AllReduce(elastic=(2, 3), by=Tree(), optimizer=Momentum(0.05, momentum=0.5))
     made, _ = drivers.make_driver({"driver": "easgd", "compress": "int8"})
-    assert made == EASGD(compress=Int8(feedback=False)), "movements have no feedback"
+    assert isinstance(made, EASGD) and made.compress == Int8(feedback=False), "movements have no feedback"
 
 
 OWN = """
