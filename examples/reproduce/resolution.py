@@ -229,7 +229,7 @@ def check(results: Sequence[Found]) -> None:
     for accuracy, (fast, slow) in times.items():
         ratios = sorted(one[accuracy][1] / one[accuracy][0] for one in without if accuracy in one)
         least, most = ratios[0], ratios[-1]
-        print(f"{accuracy:8.2f}{fast:14.1f} s{slow:13.1f} s{slow / fast:16.2f}{least:15.2f} to {most:.2f}")
+        print(f"{accuracy:8.3f}{fast:14.1f} s{slow:13.1f} s{slow / fast:16.2f}{least:15.2f} to {most:.2f}")
         if least <= 1:
             raise SystemExit("training by resolution is not faster to an accuracy")
     if len(times) < len(ACCURACIES):
@@ -241,12 +241,11 @@ def check(results: Sequence[Found]) -> None:
 
 def draw(results: Sequence[Found]) -> None:
     """Draws both curves."""
-    curves = [
-        Curve(name, tuple((one.seconds, one.accuracy) for one in means([getattr(of, way) for of in results])))
-        for name, way in (("by resolution", "by_resolution"), ("32 pixels from the start", "at_once"))
-    ]
-    axes, ticks = ("processor seconds", f"accuracy at {FULL} pixels"), (0, 2, 4, 6, 8, 10, 12)
-    title, about = "Accuracy over time, by increasing resolution", f"digits · mean of {len(results)} seeds"
+    ways = (("by resolution", "by_resolution"), ("32 pixels from the start", "at_once"))
+    runs = [(name, means([getattr(of, way) for of in results])) for name, way in ways]
+    curves = [Curve(name, tuple((one.seconds, 1 - one.accuracy) for one in of)) for name, of in runs]
+    axes, ticks = ("processor seconds", f"error at {FULL} pixels"), (0, 2, 4, 6, 8, 10, 12)
+    title, about = "Error over time, by increasing resolution", f"digits · mean of {len(results)} seeds"
     PICTURE.write_text(draw_curves(title, about, [Panel(tuple(curves), axes, ticks)]), "utf-8")
     print(f"drawn: {PICTURE}")
 
