@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -81,19 +82,14 @@ def network(smoothing: float) -> Network:
     return net
 
 
-def predicted(case: Case, split: int, seed: int) -> np.ndarray:
+@cache
+def predicted(driver: Driver, smoothing: float, split: int, seed: int) -> np.ndarray:
     """The probabilities of one training for the held-out pictures, `[example, class]`."""
     training, held_out = data(split)
-    plan = partition(network(case.smoothing), Cluster.local(machines=1), batch=BATCH)
-    steps_of_epoch = -(-len(training["digit"]) // (BATCH * case.driver.replicas))
-    run = train(
-        plan,
-        training,
-        driver=case.driver,
-        epochs=round(STEPS / steps_of_epoch),
-        seed=seed,
-        show="nothing",
-    )
+    plan = partition(network(smoothing), Cluster.local(machines=1), batch=BATCH)
+    steps_of_epoch = -(-len(training["digit"]) // (BATCH * driver.replicas))
+    epochs = round(STEPS / steps_of_epoch)
+    run = train(plan, training, driver=driver, epochs=epochs, seed=seed, show="nothing")
     return probabilities(run, held_out["image"])
 
 
@@ -102,7 +98,8 @@ def measured(case: Case, splits: list[int]) -> tuple[float, float, float]:
     churn, changed, loss = [], [], []
     for split in splits:
         labels = data(split)[1]["digit"]
-        found = [predicted(case, split, 1000 * n + split) for n in range(case.trainings)]
+        seeds = (1000 * n + split for n in range(case.trainings))
+        found = [predicted(case.driver, case.smoothing, split, seed) for seed in seeds]
         means = [np.mean(found[n : n + case.members], axis=0) for n in range(0, case.trainings, case.members)]
         pairs = [*combinations(means, 2)]
         churn.append(np.mean([np.abs(one - other).mean() for one, other in pairs]))
