@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -23,14 +21,7 @@ from partita.engine.launch import Launcher, ThreadLauncher
 from partita.engine.profile import calibrate, known
 from partita.engine.profile.bench import Bench, StepTimes
 from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark, Seconds
-from partita.engine.profile.links import (
-    SIZES,
-    LinkMeasurement,
-    Runtime,
-    measure_link,
-    measure_runtime,
-    never_less,
-)
+from partita.engine.profile.links import SIZES, Runtime, measure_link, measure_runtime
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.signature import signature
 from partita.engine.profile.sizes import plans_of_all_sizes, works
@@ -183,21 +174,6 @@ def test_larger_messages_are_not_measured_once_steps_take_long() -> None:
     measured = measure_link(Pretended(), RUNTIME, shared_memory=False)
     assert measured.n_bytes == SIZES[:-2]
     assert len(measured.total_s) == len(measured.stream_s) == len(SIZES) - 2
-
-
-def test_noise_does_not_make_larger_messages_quicker() -> None:
-    times = {"send_s": (2e-5, 1e-5, 3e-5), "receive_s": (1e-5, 1e-5, 1e-5), "stream_s": (4e-5, 4e-5, 4e-5)}
-    measured = LinkMeasurement(start_s=0.0, total_s=(5e-5, 6e-5, 5e-5), both_s=4e-5, **times)
-    assert [row.send_s for row in measured.link.table] == [1.5e-5, 1.5e-5, 3e-5]
-    assert measured.link.latency_s == pytest.approx(1.5e-5)
-
-
-@given(st.lists(st.floats(-1e3, 1e3), max_size=8))
-def test_the_nearest_numbers_that_do_not_decrease(numbers: list[float]) -> None:
-    found = never_less(numbers)
-    assert all(a <= b + 1e-9 for a, b in pairwise(found)) and len(found) == len(numbers)
-    assert sum(found) == pytest.approx(sum(numbers), abs=1e-6)
-    assert found == numbers or any(a > b for a, b in pairwise(numbers)) or len(set(numbers)) < len(numbers)
 
 
 def test_a_network_is_measured_whole_and_in_pieces_alone_and_side_by_side(store: Store) -> None:
