@@ -11,6 +11,7 @@ what was sent. Sources: see `partita.engine.parameters.compression`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
 
 REPLICAS, BATCH, HIDDEN, EPOCHS = 4, 16, 64, 12
+LOST = ", no feedback"
 
 Case = tuple[Compressor | None, Optimizer]
 
@@ -92,17 +94,36 @@ def accuracy_of(case: str, seed: int, *, epochs: int = EPOCHS) -> tuple[float, f
     return accuracy, sent / EVERY if case in ROUNDS else sent
 
 
+def check(accuracies: Mapping[str, float]) -> None:
+    """Ends with an error unless feedback keeps the accuracy of whole messages, and its lack costs some.
+
+    `accuracies`: of cases whose first one is not compressed.
+    """
+    whole = next(iter(accuracies.values()))
+    for case, without in accuracies.items():
+        if not case.endswith(LOST):
+            continue
+        (fed,) = (
+            other for other in accuracies if other.startswith(case.removesuffix(LOST)) and other != case
+        )
+        if not accuracies[fed] > max(whole - 0.03, without + 0.01):
+            raise SystemExit(
+                f"{fed} has {accuracies[fed]:.3f}, {case} {without:.3f}, and no compression {whole:.3f}"
+            )
+
+
 def main(*seeds: str) -> None:
-    """Trains every case for each seed, and prints a table."""
+    """Trains every case for each seed, prints a table, and checks it."""
     print(f"{'compression':<30} {'accuracy':>17} {'bytes a step':>13} {'fewer':>7}")
     for cases in (CASES, PUSHES, ROUNDS):
-        whole = 0.0
+        whole, means = 0.0, {}
         for case in cases:
             found = [accuracy_of(case, int(seed)) for seed in seeds or "01234"]
             accuracies, sent = np.array([one for one, _ in found]), found[0][1]
-            whole = whole or sent
+            whole, means[case] = whole or sent, float(accuracies.mean())
             spread = f"{accuracies.mean():.3f} +- {accuracies.std():.3f}"
             print(f"{case:<30} {spread:>17} {sent:>13,.0f} {whole / sent:>6.1f}x", flush=True)
+        check(means)
 
 
 if __name__ == "__main__":
