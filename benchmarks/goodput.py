@@ -150,13 +150,11 @@ def measure(driver: Driver, *, seconds: float, every_s: float, seed: int = 1) ->
 def main() -> None:
     """Measures, and prints a line for each driver."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seconds", type=float, default=100.0)
     parser.add_argument("--every", type=float, default=60.0)
     parser.add_argument("--replicas", type=int, default=3)
     known = drivers(1)
-    parser.add_argument(
-        "--driver", nargs="+", choices=list(known), default=["decoupled-diloco", "all-reduce"]
-    )
+    parser.add_argument("--driver", nargs="+", choices=list(known), default=["decoupled-diloco"])
     given = parser.parse_args()
     print(describe())
     for name in given.driver:
